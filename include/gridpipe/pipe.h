@@ -1,0 +1,246 @@
+/*
+ * include/gridpipe/pipe.h: a model cut into partitions on devices, ready to run.
+ *
+ * A pipe holds the parameters, their gradients, the optimizer's state and every buffer a step
+ * needs. It runs on the StarPU task runtime, which the first pipe of a process starts and the last
+ * one stops (or which the application has started itself). One thread at a time may use a pipe;
+ * several pipes may exist.
+ *
+ * Results do not depend on the cut: for the same chunks and seed, outputs, losses, gradients and
+ * parameters are identical bit for bit whatever the number of partitions, their devices (of one
+ * kind) and the checkpoint mode.
+ *
+ * Schedule and checkpointing: Huang et al., "GPipe", arXiv 1811.06965; Kim et al., "torchgpipe",
+ * arXiv 2004.09910.
+ */
+#ifndef GRIDPIPE_PIPE_H
+#define GRIDPIPE_PIPE_H
+
+#include <gridpipe/error.h>
+#include <gridpipe/model.h>
+
+GPP_BEGIN_DECLS
+
+typedef struct gpp_pipe gpp_pipe;
+
+/** Which micro-batches keep only their boundary and are recomputed before their backward. */
+typedef enum gpp_checkpoint {
+    GPP_CHECKPOINT_EXCEPT_LAST = 0, /* all but the last micro-batch that is actually produced */
+    GPP_CHECKPOINT_ALWAYS = 1,
+    GPP_CHECKPOINT_NEVER = 2,
+} gpp_checkpoint;
+
+/** "except_last", "always", "never"; NULL for a value outside the enum. */
+GPP_API const char *gpp_checkpoint_name(gpp_checkpoint mode);
+
+/** The mode of that name. @return GPP_OK or GPP_EINVAL (the message lists the three) */
+GPP_API gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_error *err);
+
+/** Start from GPP_PIPE_OPTIONS_INIT, which leaves every choice to the library; fields may be added
+ * at the end. */
+typedef struct gpp_pipe_options {
+    size_t struct_size; /* set by GPP_PIPE_OPTIONS_INIT */
+
+    int partitions; /* 0: as many as `balance` has, else 1. The cut makes the costliest partition
+                       cheapest, by flops */
+    const int *balance; /* [partitions] layers of each partition, all >= 1, sum = layers of the
+                           model; NULL: automatic */
+
+    /*
+     * [device_count] where partition j runs: "cpu" (every core this process may use),
+     * "cpu:K" (core K), "cpu:A-B,C" (those cores); logical core numbers, from 0. A device may be
+     * named repeatedly: those partitions share it. Surplus entries are ignored. NULL: the cores this process may
+     * use, one set for each partition.
+     */
+    const char *const *devices;
+    int device_count;
+
+    int chunks; /* micro-batches to cut a mini-batch into, >= 1, by torch.chunk's rule: pieces of
+                   ceil(B/chunks) */
+    gpp_checkpoint checkpoint;
+    uint64_t seed; /* of initial parameters and dropout */
+
+    const char
+        *loss; /* "cross_entropy reduction=mean" (mean or sum), "mse reduction=sum"; NULL: none */
+    const char *optimizer; /* "sgd lr=0.1 momentum=0.9 nesterov=1 weight_decay=0 dampening=0
+                              maximize=0"; NULL: none */
+    bool nan_is_error;     /* a loss that is not finite fails the step with GPP_ENUMERIC; nothing is
+                              updated */
+
+    int64_t batch; /* largest mini-batch expected: buffers are made for it at once; 0: at the first
+                      step */
+    size_t memory_limit;     /* bytes a device may need, by plan; a larger plan is refused with
+                                GPP_ENOMEM. 0: none */
+    bool ascending_backward; /* run backwards by ascending micro-batch; sums then differ in the last
+                                bit */
+} gpp_pipe_options;
+
+#define GPP_PIPE_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
+            false, 0, 0, false                                                                     \
+    }
+
+/**
+ * Cut `model`, place its partitions, initialise its parameters.
+ *
+ * @param pipe     out; NULL on failure. Free with gpp_pipe_free
+ * @param model    its input must be set (gpp_model_set_input); kept by copy, so the caller may free
+ * it
+ * @param options  NULL: all defaults
+ * @return GPP_OK, GPP_EINVAL (an option is out of range; the message says what is allowed),
+ * GPP_ESTATE (no input set), GPP_ENODEV (no such device, or fewer devices than partitions),
+ * GPP_ENOMEM (the plan exceeds memory_limit), GPP_ERUNTIME (StarPU could not be started)
+ */
+GPP_API gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model,
+                                const gpp_pipe_options *options, gpp_error *err);
+
+/** Frees the pipe and everything it holds; NULL is fine. */
+GPP_API void gpp_pipe_free(gpp_pipe *pipe);
+
+/**
+ * One training step: forward, loss, backward, update.
+ *
+ * @param x       (B, input shape), any B >= 0
+ * @param target  cross_entropy: GPP_I64 (B); mse: GPP_F32, the shape of the output
+ * @param y       out: (B, output shape), or NULL when the outputs are not wanted
+ * @param loss    out: the whole mini-batch's loss, as an unpipelined model gives it; NaN for a mean
+ * over no rows; may be NULL
+ * @return GPP_OK, GPP_ESHAPE, GPP_ESTATE (no loss or no optimizer was chosen), GPP_ENUMERIC,
+ * GPP_EKERNEL, ... After a failure inside the step, parameters, optimizer state and buffers are as
+ * before it, its gradients are discarded and the pipe is usable. With B = 0 the gradients are zero
+ * and the update takes place, as in an unpipelined model.
+ */
+GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
+                                 const gpp_tensor *y, double *loss, gpp_error *err);
+
+/**
+ * Forward and backward as gpp_pipe_step, without the update: the gradients stay for
+ * gpp_pipe_gradient and gpp_pipe_update. Gradients of an earlier call are replaced.
+ */
+GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
+                                      const gpp_tensor *y, double *loss, gpp_error *err);
+
+/**
+ * Outputs in training mode, keeping what gpp_pipe_backward needs: until then nothing else may run on this pipe (a step,
+ * an evaluation or another forward discards it).
+ *
+ * @param y  out: (B, output shape)
+ */
+GPP_API gpp_status gpp_pipe_forward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *y,
+                                    gpp_error *err);
+
+/**
+ * Backward of the last gpp_pipe_forward, from the gradient of its outputs.
+ *
+ * @param x       the same tensor that was given to gpp_pipe_forward, unchanged
+ * @param grad_y  (B, output shape)
+ * @param grad_x  out: (B, input shape), or NULL when it is not wanted
+ * @return GPP_OK, GPP_ESTATE (no forward to go back from), GPP_ESHAPE, ...
+ */
+GPP_API gpp_status gpp_pipe_backward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *grad_y,
+                                     const gpp_tensor *grad_x, gpp_error *err);
+
+/** Let the optimizer use the gradients at hand. @return GPP_OK or GPP_ESTATE (no optimizer, or no
+ * gradients) */
+GPP_API gpp_status gpp_pipe_update(gpp_pipe *pipe, gpp_error *err);
+
+/**
+ * Evaluation: dropout passes its input on, nothing is kept, nothing recomputed.
+ *
+ * @param target  NULL when no loss is wanted   @param y  NULL when outputs are not wanted   @param
+ * loss  may be NULL
+ */
+GPP_API gpp_status gpp_pipe_evaluate(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
+                                     const gpp_tensor *y, double *loss, gpp_error *err);
+
+/** Change the learning rate from the next step on. @return GPP_OK, GPP_ESTATE (no optimizer) or
+ * GPP_EINVAL (not >= 0) */
+GPP_API gpp_status gpp_pipe_set_lr(gpp_pipe *pipe, double lr, gpp_error *err);
+
+/** A parameter of the model. Strings live as long as the pipe. */
+typedef struct gpp_parameter_info {
+    const char *name; /* "<label>.<parameter>": "0.weight" */
+    int layer, partition;
+    int rank;
+    int64_t
+        dim[GPP_MAX_RANK]; /* [rank] as PyTorch has it: conv2d weight (out, in/groups, kH, kW) */
+    int64_t count;         /* elements */
+} gpp_parameter_info;
+
+/** Number of parameters, in the order of the layers. */
+GPP_API int gpp_pipe_parameters(const gpp_pipe *pipe);
+
+/** @return GPP_OK or GPP_ENOENT (index out of 0 … gpp_pipe_parameters - 1) */
+GPP_API gpp_status gpp_pipe_parameter(const gpp_pipe *pipe, int index, gpp_parameter_info *info,
+                                      gpp_error *err);
+
+/**
+ * Copy a parameter out, in, or its gradient out. float32, row-major, in the shape of
+ * gpp_parameter_info.
+ *
+ * @param name   "<label>.<parameter>"
+ * @param count  elements of `data`, for checking
+ * @return GPP_OK, GPP_ENOENT, GPP_ESHAPE (count differs), GPP_ESTATE (no gradient: none computed,
+ * or the step failed)
+ */
+GPP_API gpp_status gpp_pipe_get(gpp_pipe *pipe, const char *name, float data[], int64_t count,
+                                gpp_error *err);
+GPP_API gpp_status gpp_pipe_set(gpp_pipe *pipe, const char *name, const float data[], int64_t count,
+                                gpp_error *err);
+GPP_API gpp_status gpp_pipe_gradient(gpp_pipe *pipe, const char *name, float data[], int64_t count,
+                                     gpp_error *err);
+
+/** How the pipe was cut and placed. Pointers live as long as the pipe. */
+typedef struct gpp_pipe_info {
+    int layers, partitions, devices, chunks;
+    gpp_checkpoint checkpoint;
+    const int *balance;             /* [partitions] */
+    const int *device_of;           /* [partitions] index of its device */
+    const char *const *device_name; /* [devices] "cpu:0", "cpu:2-3" */
+    const int *device_threads;      /* [devices] cores its kernels use */
+} gpp_pipe_info;
+GPP_API void gpp_pipe_get_info(const gpp_pipe *pipe, gpp_pipe_info *info);
+
+/** What the last step did. Times in milliseconds, wall clock. */
+typedef struct gpp_step_stats {
+    int micro_batches; /* actually produced */
+    int tasks;
+    double step_ms;  /* from the start of its first task to the end of its last */
+    double bound_ms; /* longest path through the schedule with the task times measured in this very
+                        step: what no runtime could undercut without changing the tasks or their
+                        order */
+    double efficiency; /* bound_ms / step_ms */
+} gpp_step_stats;
+
+/** @return GPP_OK or GPP_ESTATE (nothing has run) */
+GPP_API gpp_status gpp_pipe_last_step(const gpp_pipe *pipe, gpp_step_stats *stats, gpp_error *err);
+
+/**
+ * Bytes of device `device`: by plan, for the steps seen so far (or options.batch), and the most
+ * that was allocated. Parameters, gradients, optimizer state, boundaries, tapes and workspace; not
+ * the caller's tensors.
+ */
+GPP_API gpp_status gpp_pipe_memory(const gpp_pipe *pipe, int device, size_t *planned, size_t *peak,
+                                   gpp_error *err);
+
+typedef enum gpp_picture {
+    GPP_PICTURE_GRID = 0, /* text: a row for each device, a column for each unit of time, cells F0
+                             F1 R0 B0 as in GPipe's figure */
+    GPP_PICTURE_DOT = 1,  /* Graphviz: tasks, data and order */
+    GPP_PICTURE_TEXT = 2, /* the plan, a line for each task: kind, cell, device, what it reads and
+                             writes; then buffers */
+} gpp_picture;
+
+/**
+ * The training step's plan for a mini-batch of `batch` rows, drawn.
+ * @param text  out: a string; release it with gpp_string_free
+ */
+GPP_API gpp_status gpp_pipe_draw(gpp_pipe *pipe, gpp_picture picture, int64_t batch, char **text,
+                                 gpp_error *err);
+
+/** Releases a string the library returned. NULL is fine. */
+GPP_API void gpp_string_free(char *text);
+
+GPP_END_DECLS
+#endif
