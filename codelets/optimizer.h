@@ -1,0 +1,34 @@
+/*
+ * codelets/optimizer.h: what an optimizer is. One const struct at the bottom of one file in
+ * codelets/optimizers/.
+ *
+ * It updates flat arrays of floats, element by element: which parameter they belong to does not
+ * matter, so one call serves a layer's parameters, wherever they live.
+ */
+#ifndef GPP_CODELETS_OPTIMIZER_H
+#define GPP_CODELETS_OPTIMIZER_H
+
+#include "codelets/op.h"
+
+typedef struct gpp_optimizer {
+    const char *name;
+    const gpp__key *keys;
+    size_t attr_size;
+    /** Cross-checks of attributes (Nesterov needs momentum, ...). May be NULL. */
+    gpp_status (*check)(const void *attr, gpp_error *err);
+    /** State arrays, each as large as the parameters: 1 for SGD's momentum buffer, 0 without
+     * momentum. */
+    int (*states)(const void *attr);
+    /** Byte offset of the learning rate (a double) in the attributes. */
+    size_t lr_offset;
+    /**
+     * Update param[0 … count-1] from grad. `t` counts updates from 1; state[k] is undefined before
+     * t = 1. grad may be written to.
+     */
+    void (*update)(const void *attr, int64_t t, int64_t count, float *param, const float *grad,
+                   float *const state[]);
+} gpp_optimizer;
+
+extern const gpp_optimizer *const gpp__optimizers[]; /* NULL-terminated, codelets/optimizers.c */
+
+#endif
