@@ -1,0 +1,183 @@
+/*
+ * codelets/buffer.c: see buffer.h.
+ *
+ * StarPU keeps freed memory of a data interface for later handles that look alike, interface
+ * contents included. Ours points to its own account, so `dontcache` is set and no two buffers ever
+ * compare alike.
+ */
+#include "codelets/buffer.h"
+
+#include <errno.h>
+
+typedef struct block_interface {
+    uintptr_t
+        ptr; /* what starpu_interface_copy takes: the address, and an offset that is 0 for us */
+    size_t bytes;
+    gpp__block_data *account;
+} block_interface;
+
+static gpp__meter *meter_of(const gpp__block_data *b, unsigned node)
+{
+    return b->charge[0].node == node || !b->charge[1].meter ? b->charge[0].meter
+                                                            : b->charge[1].meter;
+}
+
+static void meter_add(gpp__meter *m, size_t bytes)
+{
+    size_t now = atomic_fetch_add(&m->now, bytes) + bytes, peak = atomic_load(&m->peak);
+    while (now > peak && !atomic_compare_exchange_weak(&m->peak, &peak, now))
+        ;
+}
+
+static void on_register(starpu_data_handle_t handle, unsigned home_node, void *data_interface)
+{
+    (void)home_node; /* ours have none */
+    for (unsigned node = 0; node < STARPU_MAXNODES; node++) {
+        block_interface *i = starpu_data_get_interface_on_node(handle, node);
+        *i = *(block_interface *)data_interface;
+        i->ptr = 0;
+    }
+}
+
+static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
+{
+    block_interface *i = data_interface;
+    i->ptr = starpu_malloc_on_node(node, i->bytes);
+    if (!i->ptr)
+        return -ENOMEM;
+    meter_add(meter_of(i->account, node), i->bytes);
+    return (starpu_ssize_t)i->bytes;
+}
+
+static void on_free(void *data_interface, unsigned node)
+{
+    block_interface *i = data_interface;
+    starpu_free_on_node(node, i->ptr, i->bytes);
+    i->ptr = 0;
+    atomic_fetch_sub(&meter_of(i->account, node)->now, i->bytes);
+}
+
+static int on_copy(void *src, unsigned src_node, void *dst, unsigned dst_node, void *async_data)
+{
+    block_interface *s = src, *d = dst;
+    atomic_fetch_add(&s->account->copies, 1);
+    return starpu_interface_copy(s->ptr, 0, src_node, d->ptr, 0, dst_node, s->bytes, async_data);
+}
+
+static void *to_pointer(void *data_interface, unsigned node)
+{
+    (void)node;
+    return (void *)((block_interface *)data_interface)->ptr;
+}
+
+static block_interface *any_interface(starpu_data_handle_t handle)
+{
+    return starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
+}
+
+static size_t get_size(starpu_data_handle_t handle)
+{
+    return any_interface(handle)->bytes;
+}
+
+static uint32_t footprint(starpu_data_handle_t handle)
+{
+    return starpu_hash_crc32c_be_n(&any_interface(handle)->bytes, sizeof(size_t), 0);
+}
+
+static uint32_t alloc_footprint(starpu_data_handle_t handle)
+{
+    return starpu_hash_crc32c_be_n(&any_interface(handle)->account, sizeof(void *),
+                                   footprint(handle));
+}
+
+static int same_size(void *a, void *b)
+{
+    return ((block_interface *)a)->bytes == ((block_interface *)b)->bytes;
+}
+
+static int same_account(void *a, void *b)
+{
+    return ((block_interface *)a)->account == ((block_interface *)b)->account;
+}
+
+static void display(starpu_data_handle_t handle, FILE *f)
+{
+    fprintf(f, "%zu\t", any_interface(handle)->bytes);
+}
+
+static starpu_ssize_t describe(void *data_interface, char *buf, size_t size)
+{
+    return snprintf(buf, size, "G%zu", ((block_interface *)data_interface)->bytes);
+}
+
+/** Packing is for runtimes that send data elsewhere: the block as it is. */
+static int pack(starpu_data_handle_t handle, unsigned node, void **ptr, starpu_ssize_t *count)
+{
+    const block_interface *i = starpu_data_get_interface_on_node(handle, node);
+    *count = (starpu_ssize_t)i->bytes;
+    if (!ptr)
+        return 0;
+    if (starpu_malloc_flags(ptr, i->bytes, 0))
+        return -ENOMEM;
+    memcpy(*ptr, (const void *)i->ptr, i->bytes);
+    return 0;
+}
+
+static int unpack(starpu_data_handle_t handle, unsigned node, void *ptr, size_t count)
+{
+    const block_interface *i = starpu_data_get_interface_on_node(handle, node);
+    memcpy((void *)i->ptr, ptr, count);
+    starpu_free_flags(ptr, count, 0);
+    return 0;
+}
+
+static const struct starpu_data_copy_methods copy_methods = {.any_to_any = on_copy};
+
+/* StarPU numbers interfaces while it runs, and wants the number in here. */
+static struct starpu_data_interface_ops ops = {
+    .register_data_handle = on_register,
+    .allocate_data_on_node = on_allocate,
+    .free_data_on_node = on_free,
+    .copy_methods = &copy_methods,
+    .to_pointer = to_pointer,
+    .get_size = get_size,
+    .footprint = footprint,
+    .alloc_footprint = alloc_footprint,
+    .compare = same_size,
+    .alloc_compare = same_account,
+    .display = display,
+    .describe = describe,
+    .pack_data = pack,
+    .unpack_data = unpack,
+    .interfaceid = STARPU_UNKNOWN_INTERFACE_ID,
+    .interface_size = sizeof(block_interface),
+    .dontcache = 1,
+    .name = "gridpipe block",
+};
+
+static void number_interface(void)
+{
+    ops.interfaceid = (enum starpu_data_interface_id)starpu_data_interface_get_next_id();
+}
+
+void gpp__block_register(gpp__block_data *b, const char *name)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, number_interface);
+    block_interface i = {.bytes = b->bytes, .account = b};
+    starpu_data_register(&b->handle, -1, &i, &ops);
+    starpu_data_set_name(b->handle, name);
+}
+
+void gpp__block_unregister(gpp__block_data *b)
+{
+    if (b->handle)
+        starpu_data_unregister_no_coherency(b->handle);
+    b->handle = NULL;
+}
+
+char *gpp__block_pointer(void *interface)
+{
+    return (char *)((block_interface *)interface)->ptr;
+}

@@ -1,0 +1,45 @@
+/*
+ * codelets/buffer.h: the StarPU data interface of our buffers: a flat block of bytes that keeps
+ * account of itself.
+ *
+ * StarPU's own vectors would do, but nobody could say afterwards how much memory a pipe had or what
+ * was moved for it. Here every allocation is counted for the device it serves, and every copy
+ * between memory nodes for the buffer.
+ */
+#ifndef GPP_CODELETS_BUFFER_H
+#define GPP_CODELETS_BUFFER_H
+
+#include <starpu.h>
+#include <stdatomic.h>
+
+#include <private/status.h>
+
+/** Bytes in use, and the most there ever were. */
+typedef struct gpp__meter {
+    atomic_size_t now, peak;
+} gpp__meter;
+
+/** A buffer. Its address must not change while it is registered. */
+typedef struct gpp__block_data {
+    starpu_data_handle_t handle;
+    size_t bytes;
+    /* Allocations count to the first meter whose memory node is the one allocated on, else to the
+     * last one. */
+    struct {
+        unsigned node;
+        gpp__meter *meter;
+    } charge[2];
+    atomic_size_t copies; /* between memory nodes */
+} gpp__block_data;
+
+/** Memory is taken when a task first writes, on that task's memory node. @param b its bytes and
+ * charge are set */
+void gpp__block_register(gpp__block_data *b, const char *name);
+/** Waits for the tasks that use it and gives its memory back. Fine on one that is not registered.
+ */
+void gpp__block_unregister(gpp__block_data *b);
+
+/** Inside a task: where its k-th buffer is. */
+char *gpp__block_pointer(void *interface);
+
+#endif

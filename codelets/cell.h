@@ -1,0 +1,87 @@
+/*
+ * codelets/cell.h: the StarPU codelets: forward, recompute, backward, loss, seed, output, update.
+ *
+ * A task's argument is a gpp__cell, its buffers are found by role. What all cells of a step share
+ * is the gpp__job.
+ *
+ * Failure: StarPU has no task that fails, so a cell that fails leaves its clock cycle in
+ * job->stop_clock, and cells of later cycles return at once: the graph drains. Cells of the same or
+ * earlier cycles still run, so the failure reported in the end is the one of the earliest cycle,
+ * lowest partition first, whatever the timing.
+ */
+#ifndef GPP_CODELETS_CELL_H
+#define GPP_CODELETS_CELL_H
+
+#include <hwloc.h>
+#include <starpu.h>
+#include <stdatomic.h>
+
+#include "codelets/buffer.h"
+#include "codelets/loss.h"
+#include "codelets/optimizer.h"
+#include "codelets/program.h"
+#include "codelets/role.h"
+
+/** A CPU device while a pipe lives: a worker, its cores, the threads of the other cores. */
+typedef struct gpp__cpu {
+    uint64_t id; /* of this device of this pipe, unique in the process: workers remember whose they
+                    are bound to */
+    hwloc_topology_t topology;
+    hwloc_bitmap_t home; /* core of the worker's own thread; NULL: leave its binding alone */
+    gpp__pool *pool;
+} gpp__cpu;
+
+/** A dense tensor of the caller, by rows. */
+typedef struct gpp__rows {
+    char *data;   /* NULL: none */
+    size_t bytes; /* of one row */
+} gpp__rows;
+
+typedef struct gpp__job {
+    uint64_t seed, step;
+    bool training, nan_is_error;
+    gpp__rows x, y, target, grad_y, grad_x;
+    int64_t batch_rows;
+    const gpp_loss *loss;
+    const void *loss_attr;
+    const gpp__desc *y_desc;
+    const gpp_optimizer *optimizer;
+    const void *optimizer_attr;
+    int64_t update; /* number of this update, from 1 */
+
+    atomic_int stop_clock; /* cells of later cycles do not run */
+    atomic_int updates;    /* partitions updated */
+    pthread_mutex_t lock;  /* what follows */
+    pthread_cond_t done;
+    gpp_error error; /* of the earliest cycle, lowest partition */
+    int error_clock;
+    size_t left; /* tasks to finish */
+} gpp__job;
+
+typedef struct gpp__cell {
+    gpp__job *job;
+    const gpp__cpu *device;
+    const gpp__stage *stage;
+    const gpp__program *program;
+    gpp__pass pass; /* of a forward */
+    int i, j, clock;
+    int64_t row0, rows;
+    bool first;            /* backward: assigns gradients */
+    int8_t at[GPP__ROLES]; /* index among the task's buffers, -1 */
+    double start, end;     /* seconds, CLOCK_MONOTONIC; equal when it did not run */
+    int worker;            /* that ran it */
+} gpp__cell;
+
+extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
+    gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet, gpp__update_codelet;
+
+void gpp__job_init(gpp__job *job);
+void gpp__job_release(gpp__job *job);
+/** Begin a step of `tasks` tasks, each of which must get gpp__job_finished as its callback with the
+ * job as argument. */
+void gpp__job_begin(gpp__job *job, size_t tasks);
+void gpp__job_finished(void *job);
+/** Wait for all tasks. @return the step's status; a failure is copied to `err` */
+gpp_status gpp__job_wait(gpp__job *job, gpp_error *err);
+
+#endif

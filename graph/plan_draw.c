@@ -1,0 +1,229 @@
+/*
+ * graph/plan_draw.c: a plan as pictures.
+ *
+ * grid: time runs to the right, a row for each device, as in figure 2c of the GPipe paper. Forwards
+ * and recomputes take one column, backwards two, updates one; outputs, losses and seeds take no
+ * time and are not shown. Each task is drawn where the longest path through tables and data puts
+ * it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
+ * dot: for Graphviz; data as solid edges from the writer to its readers, tables as dashed ones.
+ * text: everything, a line each.
+ */
+#include "graph/plan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GRID_WIDTH = 160 };
+
+/* --- grid */
+
+static int columns_of(int kind)
+{
+    switch (kind) {
+    case GPP__FORWARD:
+    case GPP__RECOMPUTE:
+    case GPP__UPDATE:
+        return 1;
+    case GPP__BACKWARD:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+/* Partitions must be named where a device has more than one. */
+static bool shares_devices(const gpp__plan *plan)
+{
+    for (int j = 0; j < plan->shape.partitions; j++)
+        for (int k = 0; k < j; k++)
+            if (plan->device_of[k] == plan->device_of[j])
+                return true;
+    return false;
+}
+
+static int cell_text(const gpp__task *t, bool partition, char out[32])
+{
+    int length = snprintf(out, 32, "%c", gpp__kind_letter((gpp__kind)t->kind));
+    if (t->i >= 0)
+        length += snprintf(out + length, 32 - (size_t)length, "%d", t->i);
+    if (partition)
+        length += snprintf(out + length, 32 - (size_t)length, ",%d", t->j);
+    return length;
+}
+
+/* Characters of a column: the longest cell and a blank. */
+static int column_width(const gpp__plan *plan, bool partition)
+{
+    gpp__task longest = {.i = plan->shape.micro_batches - 1, .j = plan->shape.partitions - 1};
+    char text[32];
+    return cell_text(&longest, partition, text) + 1;
+}
+
+static void draw_cell(char *row, int columns, int width, const gpp__task *t, int column,
+                      bool partition)
+{
+    int span = columns_of(t->kind);
+    char text[32];
+    int length = cell_text(t, partition, text);
+    if (span == 0 || column + span > columns)
+        return;
+    memset(row + column * width, '-', (size_t)(span * width));
+    memcpy(row + column * width, text, (size_t)length);
+    if (span == 1)
+        memset(row + column * width + length, ' ', (size_t)(width - length));
+    row[(column + span) * width - 1] = ' ';
+}
+
+static void draw_row(const gpp__plan *plan, int device, const double start[], double end,
+                     FILE *out)
+{
+    bool partition = shares_devices(plan);
+    int width = column_width(plan, partition), columns = GRID_WIDTH / width;
+    char row[GRID_WIDTH + 1];
+    bool whole = end <= columns;
+    if (whole)
+        columns = (int)end;
+    for (int at = 0; at < columns * width; at++)
+        row[at] = at % width == 0 ? '.' : ' ';
+    for (size_t k = 0; k < plan->count[device]; k++) {
+        int32_t task = plan->table[device][k];
+        if (start[task] < columns)
+            draw_cell(row, columns, width, &plan->task[task], (int)start[task], partition);
+    }
+    int length = columns * width;
+    while (length > 0 && row[length - 1] == ' ')
+        length--;
+    int digits = snprintf(NULL, 0, "%d", plan->shape.devices - 1);
+    fprintf(out, "device %*d | %.*s%s\n", digits, device, length, row, whole ? "" : " ...");
+}
+
+bool gpp__plan_grid(const gpp__plan *plan, FILE *out)
+{
+    double *ms = calloc(2 * plan->tasks + 1, sizeof *ms), *start = ms + plan->tasks, end = 0;
+    if (!ms)
+        return false;
+    for (size_t k = 0; k < plan->tasks; k++)
+        ms[k] = columns_of(plan->task[k].kind);
+    bool done = gpp__plan_makespan(plan, ms, start, &end, NULL) == GPP_OK;
+    fprintf(out, "%d micro-batches, %d partitions, %d devices\n", plan->shape.micro_batches,
+            plan->shape.partitions, plan->shape.devices);
+    for (int d = 0; done && d < plan->shape.devices; d++)
+        draw_row(plan, d, start, end, out);
+    free(ms);
+    return done && !ferror(out);
+}
+
+/* --- dot */
+
+static void dot_tasks(const gpp__plan *plan, FILE *out)
+{
+    for (int d = 0; d < plan->shape.devices; d++) {
+        fprintf(out, "    subgraph cluster_%d {\n        label=\"device %d\";\n", d, d);
+        for (size_t k = 0; k < plan->count[d]; k++) {
+            const gpp__task *t = &plan->task[plan->table[d][k]];
+            gpp__task_text name;
+            fprintf(out, "        t%d [label=\"%s\"];\n", (int)plan->table[d][k],
+                    gpp__task_name(t->kind, t->i, t->j, name));
+        }
+        fprintf(out, "    }\n");
+    }
+}
+
+static void dot_order(const gpp__plan *plan, FILE *out)
+{
+    for (int d = 0; d < plan->shape.devices; d++)
+        for (size_t k = 1; k < plan->count[d]; k++)
+            fprintf(out, "    t%d -> t%d [style=dashed];\n", (int)plan->table[d][k - 1],
+                    (int)plan->table[d][k]);
+}
+
+/* @param writer  [buffers] the last task that wrote the buffer, -1: none so far */
+static void dot_data(const gpp__plan *plan, int32_t writer[], FILE *out)
+{
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        for (int a = 0; a < t->access_count; a++) {
+            const gpp__access *access = &t->access[a];
+            const gpp__buffer *b = &plan->buffer[access->buffer];
+            if (access->mode == GPP__WORKSPACE)
+                continue;
+            if ((access->mode & GPP__READ) && writer[access->buffer] >= 0)
+                fprintf(out, "    t%d -> t%d [label=\"%s %d\"];\n", (int)writer[access->buffer],
+                        (int)k, gpp__class_name((gpp__class)b->cls), (int)b->j);
+            if (access->mode & GPP__WRITE)
+                writer[access->buffer] = (int32_t)k;
+        }
+    }
+}
+
+bool gpp__plan_dot(const gpp__plan *plan, FILE *out)
+{
+    int32_t *writer = malloc((plan->buffers + 1) * sizeof *writer);
+    if (!writer)
+        return false;
+    memset(writer, -1, plan->buffers * sizeof *writer);
+    fprintf(out, "digraph plan {\n    rankdir=LR;\n    node [shape=box];\n");
+    dot_tasks(plan, out);
+    dot_order(plan, out);
+    dot_data(plan, writer, out);
+    fprintf(out, "}\n");
+    free(writer);
+    return !ferror(out);
+}
+
+/* --- text */
+
+static void text_buffer(const gpp__buffer *b, FILE *out)
+{
+    fprintf(out, " %s[%d]", gpp__class_name((gpp__class)b->cls), (int)b->j);
+    if (b->cls == GPP__BOUNDARY || b->cls == GPP__TAPE)
+        fprintf(out, ".%d", (int)b->slot);
+}
+
+static void text_accesses(const gpp__plan *plan, const gpp__task *t, int mode, const char *verb,
+                          FILE *out)
+{
+    bool any = false;
+    for (int a = 0; a < t->access_count; a++) {
+        if (t->access[a].mode != mode)
+            continue;
+        if (!any)
+            fprintf(out, "; %s", verb);
+        any = true;
+        text_buffer(&plan->buffer[t->access[a].buffer], out);
+    }
+}
+
+static void text_task(const gpp__plan *plan, size_t k, FILE *out)
+{
+    const gpp__task *t = &plan->task[k];
+    gpp__task_text name;
+    fprintf(out, "%zu %s device %d #%d clock %d%s%s", k, gpp__task_name(t->kind, t->i, t->j, name),
+            (int)t->device, (int)t->order, (int)t->clock, t->checkpointed ? " checkpointed" : "",
+            t->first ? " first" : "");
+    text_accesses(plan, t, GPP__READ, "reads", out);
+    text_accesses(plan, t, GPP__WRITE, "writes", out);
+    text_accesses(plan, t, GPP__READWRITE, "updates", out);
+    text_accesses(plan, t, GPP__WORKSPACE, "uses", out);
+    fputc('\n', out);
+}
+
+bool gpp__plan_text(const gpp__plan *plan, FILE *out)
+{
+    fprintf(out, "%zu tasks\n", plan->tasks);
+    for (size_t k = 0; k < plan->tasks; k++)
+        text_task(plan, k, out);
+    fprintf(out, "%zu buffers\n", plan->buffers);
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        fprintf(out, "%zu", k);
+        text_buffer(b, out);
+        fprintf(out, " device %d", (int)b->device);
+        if (b->other >= 0)
+            fprintf(out, " and %d", (int)b->other);
+        fprintf(out, " bytes %zu\n", b->bytes);
+    }
+    for (int d = 0; d < plan->shape.devices; d++)
+        fprintf(out, "device %d bytes %zu\n", d, plan->bytes[d]);
+    return !ferror(out);
+}

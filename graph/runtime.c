@@ -1,0 +1,223 @@
+/*
+ * graph/runtime.c: see runtime.h.
+ *
+ * Two traps of StarPU 1.3 and 1.4 live here. A STARPU_SCHED in the environment silently replaces
+ * the policy an application asks for, so it is hidden while StarPU starts. And StarPU prints
+ * remarks to stderr unless STARPU_SILENT is set, which a library should not, so it is set meanwhile
+ * unless the user has set it.
+ */
+#include "graph/runtime.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codelets/op.h"
+#include "sched/policy.h"
+
+/* StarPU's own state is the process's; so is the count of who uses it. */
+static struct {
+    pthread_mutex_t lock;
+    int users;
+    bool owned;
+    unsigned context;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- environment
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+/** Sets (or with NULL removes) a variable and returns a copy of what it was, for restore_variable.
+ */
+static char *replace_variable(const char *name, const char *value)
+{
+    const char *old = getenv(name);
+    char *copy = old ? strdup(old) : NULL;
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    return copy;
+}
+
+static void restore_variable(const char *name, char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    free(value);
+}
+
+/* --- starting
+ * ------------------------------------------------------------------------------------------------------
+ */
+
+static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
+{
+    if (hwloc_topology_init(topology))
+        return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot be started");
+    if (hwloc_topology_load(*topology)) {
+        hwloc_topology_destroy(*topology);
+        return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot read this machine's topology");
+    }
+    return GPP_OK;
+}
+
+/** Cores this process may use: hwloc lists the allowed ones, a binding may narrow them further. */
+static void usable(hwloc_topology_t topology, hwloc_bitmap_t set)
+{
+    hwloc_bitmap_copy(set, hwloc_topology_get_topology_cpuset(topology));
+    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+    if (bound && hwloc_topology_is_thissystem(topology) &&
+        !hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) &&
+        hwloc_bitmap_intersects(set, bound))
+        hwloc_bitmap_and(set, set, bound);
+    hwloc_bitmap_free(bound);
+}
+
+int gpp__runtime_core(hwloc_topology_t topology, int k, int count)
+{
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    if (!set)
+        return -1;
+    usable(topology, set);
+    int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE), core = -1;
+    if (cores > 0) {
+        unsigned at = (unsigned)((int64_t)k * cores / count) % (unsigned)cores;
+        hwloc_obj_t obj = hwloc_get_obj_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE, at);
+        core = obj ? (int)obj->logical_index : -1;
+    }
+    hwloc_bitmap_free(set);
+    return core;
+}
+
+static int usable_cores(hwloc_topology_t topology)
+{
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    usable(topology, set);
+    int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE);
+    hwloc_bitmap_free(set);
+    return cores > 0 ? cores : 1;
+}
+
+static void configure(struct starpu_conf *conf, hwloc_topology_t topology)
+{
+    starpu_conf_init(conf);
+    conf->sched_policy_name = NULL;
+    conf->sched_policy = &gpp__policy;
+    conf->catch_signals = 0;
+    conf->ncuda = 0;
+    conf->nopencl = 0;
+    int cores = usable_cores(topology);
+    conf->ncpus = cores < STARPU_MAXCPUS ? cores : STARPU_MAXCPUS;
+    conf->use_explicit_workers_bindid = 1;
+    for (int k = 0; k < STARPU_NMAXWORKERS; k++) {
+        int core = gpp__runtime_core(topology, k % conf->ncpus, conf->ncpus);
+        hwloc_obj_t obj =
+            core < 0 ? NULL : hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)core);
+        hwloc_obj_t pu =
+            obj ? hwloc_get_obj_inside_cpuset_by_type(topology, obj->cpuset, HWLOC_OBJ_PU, 0)
+                : NULL;
+        conf->workers_bindid[k] = pu ? pu->logical_index : 0;
+    }
+}
+
+static gpp_status start(hwloc_topology_t topology, gpp_error *err)
+{
+    struct starpu_conf conf;
+    configure(&conf, topology);
+    char *sched = replace_variable("STARPU_SCHED", NULL);
+    char *silent = getenv("STARPU_SILENT") ? strdup(getenv("STARPU_SILENT")) : NULL;
+    setenv("STARPU_SILENT", silent ? silent : "1", 1);
+    int ret = starpu_init(&conf);
+    restore_variable("STARPU_SILENT", silent);
+    if (sched)
+        gpp__log(GPP_LOG_INFO,
+                 "STARPU_SCHED=%s does not apply to gridpipe's tasks: they follow an order table",
+                 sched);
+    restore_variable("STARPU_SCHED", sched);
+    if (ret)
+        return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be started: %s", strerror(-ret));
+    starpu_malloc_set_align(GPP__ALIGN);
+    process.owned = true;
+    process.context = 0;
+    return GPP_OK;
+}
+
+/** StarPU runs already, with the application's policy: ours gets a scheduling context over all CPU
+ * workers. */
+static gpp_status join(gpp_error *err)
+{
+    int ret = starpu_init(NULL); /* counts one more user */
+    if (ret)
+        return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be joined: %s", strerror(-ret));
+    int worker[STARPU_NMAXWORKERS];
+    int workers = (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, worker, STARPU_NMAXWORKERS);
+    if (workers <= 0) {
+        starpu_shutdown();
+        return gpp__fail(err, GPP_ENODEV,
+                         "the StarPU this application has started has no CPU worker");
+    }
+    process.context = starpu_sched_ctx_create(worker, workers, "gridpipe",
+                                              STARPU_SCHED_CTX_POLICY_STRUCT, &gpp__policy, 0);
+    starpu_malloc_set_align(GPP__ALIGN);
+    process.owned = false;
+    return GPP_OK;
+}
+
+static gpp_status enter_process(hwloc_topology_t topology, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    pthread_mutex_lock(&process.lock);
+    if (process.users == 0)
+        status = starpu_is_initialized() ? join(err) : start(topology, err);
+    if (status == GPP_OK)
+        process.users++;
+    pthread_mutex_unlock(&process.lock);
+    return status;
+}
+
+static void leave_process(void)
+{
+    pthread_mutex_lock(&process.lock);
+    if (--process.users == 0) {
+        if (!process.owned)
+            starpu_sched_ctx_delete(process.context);
+        starpu_shutdown();
+    }
+    pthread_mutex_unlock(&process.lock);
+}
+
+gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
+{
+    *r = (gpp__runtime){0};
+    gpp_status status = load_topology(&r->topology, err);
+    if (status != GPP_OK)
+        return status;
+    status = enter_process(r->topology, err);
+    if (status != GPP_OK)
+        goto destroy_topology;
+    r->owned = process.owned;
+    r->context = process.context;
+    r->workers =
+        (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, r->worker, STARPU_NMAXWORKERS);
+    if (r->workers > 0)
+        return GPP_OK;
+    status = gpp__fail(err, GPP_ENODEV, "StarPU has no CPU worker (STARPU_NCPU is 0?)");
+    leave_process();
+destroy_topology:
+    hwloc_topology_destroy(r->topology);
+    return status;
+}
+
+void gpp__runtime_release(gpp__runtime *r)
+{
+    leave_process();
+    hwloc_topology_destroy(r->topology);
+}
+
+unsigned gpp__runtime_node(int worker)
+{
+    return starpu_worker_get_memory_node((unsigned)worker);
+}

@@ -1,0 +1,352 @@
+/*
+ * sched/devices.c: which cores a partition runs on.
+ *
+ * Cores are hwloc's, by logical index, as far as this process may use them: allowed by the system
+ * and, on the machine it runs on, by its own binding (taskset, a batch system). A topology without
+ * cores counts its hardware threads instead.
+ *
+ * Without a wish, d = min(partitions, cores, most) devices share all cores. Going down the topology
+ * (packages, NUMA groups, shared caches), an object with w of W cores gets, of the k devices its
+ * parent has, those whose rounded-up share ends inside it, as hwloc_distrib does; but cores are
+ * counted, not hardware threads, so a core is never split and no device is without one. Partition j
+ * of n goes to device j · d / n: neighbours share.
+ */
+#include "sched/devices.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The cores of a machine and which device each belongs to. */
+typedef struct machine {
+    hwloc_topology_t topology;
+    hwloc_obj_type_t type; /* of a core */
+    hwloc_bitmap_t usable; /* hardware threads this process may use */
+    int cores;             /* all, usable or not: logical numbers are 0 ... cores - 1 */
+    int *device_of_core;   /* [cores] for distribution; -1: none */
+    bool *wanted;          /* [cores] for reading a specification */
+} machine;
+
+static bool is_usable(const machine *m, int core)
+{
+    hwloc_obj_t obj = hwloc_get_obj_by_type(m->topology, m->type, (unsigned)core);
+    return hwloc_bitmap_intersects(obj->cpuset, m->usable);
+}
+
+static int usable_cores(const machine *m, hwloc_const_cpuset_t inside)
+{
+    int count = 0;
+    hwloc_obj_t obj = NULL;
+    while ((obj = hwloc_get_next_obj_by_type(m->topology, m->type, obj)))
+        count += hwloc_bitmap_intersects(obj->cpuset, inside) &&
+                 hwloc_bitmap_intersects(obj->cpuset, m->usable);
+    return count;
+}
+
+static gpp_status machine_init(machine *m, hwloc_topology_t topology, gpp_error *err)
+{
+    *m = (machine){.topology = topology, .type = HWLOC_OBJ_CORE};
+    if (hwloc_get_nbobjs_by_type(topology, m->type) <= 0)
+        m->type = HWLOC_OBJ_PU;
+    m->cores = hwloc_get_nbobjs_by_type(topology, m->type);
+    m->usable = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology));
+    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+    m->device_of_core = malloc((size_t)m->cores * sizeof *m->device_of_core);
+    m->wanted = calloc((size_t)m->cores, sizeof *m->wanted);
+    bool memory = m->usable && bound && m->device_of_core && m->wanted;
+    if (memory && hwloc_topology_is_thissystem(topology) &&
+        hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) == 0 &&
+        hwloc_bitmap_intersects(bound, m->usable))
+        hwloc_bitmap_and(m->usable, m->usable, bound);
+    hwloc_bitmap_free(bound);
+    for (int core = 0; memory && core < m->cores; core++)
+        m->device_of_core[core] = -1;
+    if (!memory)
+        return gpp__fail(err, GPP_ENOMEM, "list of %d cores", m->cores);
+    if (usable_cores(m, hwloc_get_root_obj(topology)->cpuset) == 0)
+        return gpp__fail(err, GPP_ENODEV, "no core that this process may use");
+    return GPP_OK;
+}
+
+static void machine_release(machine *m)
+{
+    free(m->wanted);
+    free(m->device_of_core);
+    hwloc_bitmap_free(m->usable);
+}
+
+/* --- a device from a set of cores */
+
+/* "0-3,8"; what does not fit becomes "..." */
+static void write_ranges(const bool wanted[], int cores, char *out, size_t size)
+{
+    size_t length = 0;
+    out[0] = 0;
+    for (int a = 0, b; a < cores; a = b + 1) {
+        b = a;
+        if (!wanted[a])
+            continue;
+        while (b + 1 < cores && wanted[b + 1])
+            b++;
+        char range[32];
+        snprintf(range, sizeof range, a == b ? "%s%d" : "%s%d-%d", length ? "," : "", a, b);
+        if (length + strlen(range) + 4 >= size) {
+            memcpy(out + length, "...", 4);
+            return;
+        }
+        memcpy(out + length, range, strlen(range) + 1);
+        length += strlen(range);
+    }
+}
+
+static void device_release(gpp__device *device)
+{
+    for (int k = 0; device->cpuset && k < device->cores; k++)
+        hwloc_bitmap_free(device->cpuset[k]);
+    free(device->cpuset);
+    free(device->core);
+}
+
+/* The device of the cores in m->wanted, all usable, at least one. */
+static gpp_status device_init(gpp__device *device, const machine *m, gpp_error *err)
+{
+    *device = (gpp__device){.name = "cpu:"};
+    for (int core = 0; core < m->cores; core++)
+        device->cores += m->wanted[core];
+    device->core = calloc((size_t)device->cores, sizeof *device->core);
+    device->cpuset = calloc((size_t)device->cores, sizeof *device->cpuset);
+    if (!device->core || !device->cpuset)
+        goto release;
+    for (int core = 0, k = 0; core < m->cores; core++) {
+        if (!m->wanted[core])
+            continue;
+        device->core[k] = core;
+        device->cpuset[k] = hwloc_bitmap_dup(
+            hwloc_get_obj_by_type(m->topology, m->type, (unsigned)core)->cpuset);
+        if (!device->cpuset[k])
+            goto release;
+        hwloc_bitmap_and(device->cpuset[k], device->cpuset[k], m->usable);
+        k++;
+    }
+    write_ranges(m->wanted, m->cores, device->name + 4, sizeof device->name - 4);
+    return GPP_OK;
+release:
+    device_release(device);
+    return gpp__fail(err, GPP_ENOMEM, "a device of %d cores", device->cores);
+}
+
+void gpp__devices_free(gpp__device *devices, int count)
+{
+    for (int d = 0; devices && d < count; d++)
+        device_release(&devices[d]);
+    free(devices);
+}
+
+/* --- automatic */
+
+static void give_cores(machine *m, hwloc_const_cpuset_t inside, int device)
+{
+    for (int core = 0; core < m->cores; core++) {
+        hwloc_obj_t obj = hwloc_get_obj_by_type(m->topology, m->type, (unsigned)core);
+        if (m->device_of_core[core] < 0 && is_usable(m, core) &&
+            hwloc_bitmap_intersects(obj->cpuset, inside))
+            m->device_of_core[core] = device;
+    }
+}
+
+/* Cut the cores below `obj` into devices first ... first + count - 1; no more than it has cores. */
+static void distribute(machine *m, hwloc_obj_t obj, int first, int count)
+{
+    if (count == 1 || obj->arity == 0 || obj->type == m->type) {
+        give_cores(m, obj->cpuset, first);
+        return;
+    }
+    int total = usable_cores(m, obj->cpuset), before = 0, given = 0;
+    for (unsigned k = 0; k < obj->arity; k++) {
+        int cores = usable_cores(m, obj->children[k]->cpuset);
+        if (cores == 0)
+            continue;
+        before += cores;
+        int until = (int)(((int64_t)before * count + total - 1) / total);
+        if (until > given)
+            distribute(m, obj->children[k], first + given, until - given);
+        else /* its share rounds to nothing: its cores join those of the previous device */
+            give_cores(m, obj->children[k]->cpuset, first + given - 1);
+        given = until;
+    }
+}
+
+static gpp_status automatic(machine *m, int partitions, int most, gpp__device *devices,
+                            int *device_count, int device_of[], gpp_error *err)
+{
+    hwloc_obj_t root = hwloc_get_root_obj(m->topology);
+    int count = usable_cores(m, root->cpuset);
+    count = count < most ? count : most;
+    count = count < partitions ? count : partitions;
+    distribute(m, root, 0, count);
+    for (int d = 0; d < count; d++) {
+        for (int core = 0; core < m->cores; core++)
+            m->wanted[core] = m->device_of_core[core] == d;
+        gpp_status status = device_init(&devices[d], m, err);
+        if (status != GPP_OK)
+            return status;
+        ++*device_count;
+    }
+    for (int j = 0; j < partitions; j++)
+        device_of[j] = (int)((int64_t)j * count / partitions);
+    return GPP_OK;
+}
+
+/* --- by specification */
+
+static gpp_status malformed(const char *spec, gpp_error *err)
+{
+    return gpp__fail(err, GPP_EINVAL,
+                     "device \"%.64s\": expected \"cpu\", \"cpu:K\" or \"cpu:A-B,C\"", spec);
+}
+
+/* A core number at *at; moves on. -1: there is none. Too large a one becomes INT_MAX. */
+static int read_core(const char **at)
+{
+    if (!isdigit((unsigned char)**at))
+        return -1;
+    char *end;
+    errno = 0;
+    unsigned long core = strtoul(*at, &end, 10);
+    *at = end;
+    return errno || core > INT_MAX ? INT_MAX : (int)core;
+}
+
+static gpp_status want_core(machine *m, const char *spec, int core, gpp_error *err)
+{
+    if (core >= m->cores || !is_usable(m, core)) {
+        char ranges[96];
+        for (int k = 0; k < m->cores; k++)
+            m->wanted[k] = is_usable(m, k);
+        write_ranges(m->wanted, m->cores, ranges, sizeof ranges);
+        return gpp__fail(err, GPP_ENODEV,
+                         "device \"%.64s\": no core %d (this process may use cores %s)", spec, core,
+                         ranges);
+    }
+    if (m->wanted[core])
+        return gpp__fail(err, GPP_EINVAL, "device \"%.64s\": core %d is named twice", spec, core);
+    m->wanted[core] = true;
+    return GPP_OK;
+}
+
+/* The cores of one specification into m->wanted. */
+static gpp_status read_spec(machine *m, const char *spec, gpp_error *err)
+{
+    memset(m->wanted, 0, (size_t)m->cores * sizeof *m->wanted);
+    if (spec && strcmp(spec, "cpu") == 0) {
+        for (int core = 0; core < m->cores; core++)
+            m->wanted[core] = is_usable(m, core);
+        return GPP_OK;
+    }
+    if (!spec || strncmp(spec, "cpu:", 4) != 0)
+        return malformed(spec ? spec : "(null)", err);
+    const char *at = spec + 3;
+    do {
+        at++;
+        int a = read_core(&at), b = a;
+        if (a >= 0 && *at == '-') {
+            at++;
+            b = read_core(&at);
+        }
+        if (a < 0 || b < a)
+            return malformed(spec, err);
+        for (int core = a;; core++) {
+            gpp_status status = want_core(m, spec, core, err);
+            if (status != GPP_OK)
+                return status;
+            if (core == b)
+                break;
+        }
+    } while (*at == ',');
+    return *at ? malformed(spec, err) : GPP_OK;
+}
+
+/* How many of the device's cores are in m->wanted, and whether that is all of both. */
+static int overlap(const machine *m, const gpp__device *device, bool *same)
+{
+    int common = 0, wanted = 0;
+    for (int k = 0; k < device->cores; k++)
+        common += m->wanted[device->core[k]];
+    for (int core = 0; core < m->cores; core++)
+        wanted += m->wanted[core];
+    *same = common == device->cores && common == wanted;
+    return common;
+}
+
+/* The device of m->wanted among those there are, or a new one. */
+static gpp_status find_or_add(machine *m, const char *spec, int most, gpp__device *devices,
+                              int *device_count, int *device, gpp_error *err)
+{
+    for (int d = 0; d < *device_count; d++) {
+        bool same;
+        int common = overlap(m, &devices[d], &same);
+        if (same) {
+            *device = d;
+            return GPP_OK;
+        }
+        if (common > 0)
+            return gpp__fail(err, GPP_EINVAL, "device \"%.64s\" overlaps device \"%s\"", spec,
+                             devices[d].name);
+    }
+    if (*device_count == most)
+        return gpp__fail(err, GPP_ENODEV,
+                         "device \"%.64s\" is one too many: there are workers for %d", spec, most);
+    gpp_status status = device_init(&devices[*device_count], m, err);
+    if (status == GPP_OK)
+        *device = (*device_count)++;
+    return status;
+}
+
+static gpp_status by_spec(machine *m, const char *const specs[], int count, int partitions,
+                          int most, gpp__device *devices, int *device_count, int device_of[],
+                          gpp_error *err)
+{
+    if (count < partitions)
+        return gpp__fail(err, GPP_ENODEV,
+                         "too few devices to hold the given partitions (devices: %d, "
+                         "partitions: %d)",
+                         count, partitions);
+    for (int j = 0; j < partitions; j++) {
+        gpp_status status = read_spec(m, specs[j], err);
+        if (status == GPP_OK)
+            status = find_or_add(m, specs[j], most, devices, device_count, &device_of[j], err);
+        if (status != GPP_OK)
+            return status;
+    }
+    return GPP_OK;
+}
+
+gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[], int count,
+                            int partitions, int most, gpp__device **devices, int *device_count,
+                            int device_of[], gpp_error *err)
+{
+    machine m = {0};
+    *devices = NULL;
+    *device_count = 0;
+    if (partitions < 1 || most < 1)
+        return gpp__fail(err, GPP_EINVAL, "partitions and workers must be >= 1, got %d and %d",
+                         partitions, most);
+    gpp__device *list = calloc((size_t)partitions, sizeof *list);
+    if (!list)
+        return gpp__fail(err, GPP_ENOMEM, "list of %d devices", partitions);
+    gpp_status status = machine_init(&m, topology, err);
+    if (status == GPP_OK && specs)
+        status = by_spec(&m, specs, count, partitions, most, list, device_count, device_of, err);
+    else if (status == GPP_OK)
+        status = automatic(&m, partitions, most, list, device_count, device_of, err);
+    machine_release(&m);
+    if (status == GPP_OK) {
+        *devices = list;
+        return GPP_OK;
+    }
+    gpp__devices_free(list, *device_count);
+    *device_count = 0;
+    return status;
+}

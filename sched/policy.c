@@ -1,0 +1,305 @@
+/* sched/policy.c: see policy.h. The rule is in pop_next: the task at the lane's next position, or
+ * nothing. */
+#include "sched/policy.h"
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A worker that finds nothing polls this often before it sleeps, so that a step right after another
+ * finds it awake. */
+enum { IDLE_POLLS = 2000 };
+/* Asleep it looks around this often: StarPU may want to stop it or to move data through it. */
+enum { SLEEP_MS = 5 };
+
+struct gpp__lane {
+    gpp__lane *next_on_worker;
+    unsigned context;
+    int worker;
+    size_t mask; /* capacity - 1, a power of two minus one */
+    _Atomic(struct starpu_task *)
+        *ready;                /* [mask + 1] by position: tasks StarPU has reported ready */
+    atomic_uint_fast64_t next; /* position to run next; written by the worker alone */
+    uint64_t end;              /* positions given out; written by the submitting thread alone */
+};
+
+typedef struct worker_state {
+    pthread_mutex_t lock; /* lanes */
+    gpp__lane *lanes;
+    unsigned idle_polls; /* of the worker alone */
+} worker_state;
+
+typedef struct policy_state {
+    worker_state worker[STARPU_NMAXWORKERS];
+    atomic_int busy;      /* steps running */
+    atomic_uint wakes;    /* futex: changes when something begins */
+    pthread_mutex_t lock; /* others */
+    struct starpu_task *others,
+        **others_end; /* the application's tasks, linked through prev/next */
+    atomic_int others_count;
+} policy_state;
+
+static policy_state *state_of(unsigned context)
+{
+    return starpu_sched_ctx_get_policy_data(context);
+}
+
+static void init_sched(unsigned context)
+{
+    policy_state *s = calloc(1, sizeof *s);
+    STARPU_ASSERT_MSG(s, "gridpipe: no memory for the scheduling policy");
+    for (int w = 0; w < STARPU_NMAXWORKERS; w++)
+        pthread_mutex_init(&s->worker[w].lock, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    s->others_end = &s->others;
+    starpu_sched_ctx_set_policy_data(context, s);
+}
+
+static void deinit_sched(unsigned context)
+{
+    policy_state *s = state_of(context);
+    for (int w = 0; w < STARPU_NMAXWORKERS; w++)
+        pthread_mutex_destroy(&s->worker[w].lock);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+/* --- sleeping
+ * ------------------------------------------------------------------------------------------------------
+ */
+
+static void wake_sleepers(policy_state *s)
+{
+    atomic_fetch_add(&s->wakes, 1);
+    syscall(SYS_futex, &s->wakes, FUTEX_WAKE_PRIVATE, STARPU_NMAXWORKERS, NULL, NULL, 0);
+}
+
+static void maybe_sleep(policy_state *s, worker_state *w, bool has_lane)
+{
+    unsigned wakes = atomic_load(&s->wakes);
+    if ((has_lane && atomic_load(&s->busy)) || atomic_load(&s->others_count)) {
+        w->idle_polls = 0;
+        return;
+    }
+    if (++w->idle_polls < IDLE_POLLS)
+        return;
+    struct timespec t = {.tv_nsec = SLEEP_MS * 1000000L};
+    starpu_worker_relax_on();
+    syscall(SYS_futex, &s->wakes, FUTEX_WAIT_PRIVATE, wakes, &t, NULL, 0);
+    starpu_worker_relax_off();
+}
+
+void gpp__policy_busy(unsigned context)
+{
+    policy_state *s = state_of(context);
+    if (atomic_fetch_add(&s->busy, 1) == 0)
+        wake_sleepers(s);
+}
+
+void gpp__policy_idle(unsigned context)
+{
+    atomic_fetch_sub(&state_of(context)->busy, 1);
+}
+
+/* --- pushing and popping
+ * ------------------------------------------------------------------------------------------- */
+
+static int push_other(policy_state *s, struct starpu_task *task)
+{
+    task->next = NULL;
+    starpu_worker_relax_on();
+    pthread_mutex_lock(&s->lock);
+    starpu_worker_relax_off();
+    *s->others_end = task;
+    s->others_end = &task->next;
+    atomic_fetch_add(&s->others_count, 1);
+    starpu_push_task_end(task);
+    pthread_mutex_unlock(&s->lock);
+    wake_sleepers(s);
+    for (unsigned w = 0; w < starpu_worker_get_count(); w++)
+        if (starpu_worker_can_execute_task_first_impl(w, task, NULL))
+            starpu_wake_worker_relax_light((int)w);
+    return 0;
+}
+
+static int push_task(struct starpu_task *task)
+{
+    gpp__ticket *ticket = task->sched_data;
+    if (!ticket)
+        return push_other(state_of(task->sched_ctx), task);
+    gpp__lane *lane = ticket->lane;
+    int worker = lane->worker;
+    bool next = ticket->position == atomic_load(&lane->next);
+    if (!next && starpu_memory_nodes_get_count() > 1)
+        starpu_prefetch_task_input_for(task, (unsigned)worker);
+    starpu_push_task_end(task);
+    /* From here the worker may take and finish the task: neither it nor its ticket may be touched
+     * again. */
+    atomic_store(&lane->ready[ticket->position & lane->mask], task);
+    starpu_wake_worker_relax_light(worker);
+    return 0;
+}
+
+static struct starpu_task *pop_other(policy_state *s, unsigned worker)
+{
+    if (!atomic_load(&s->others_count))
+        return NULL;
+    starpu_worker_relax_on();
+    pthread_mutex_lock(&s->lock);
+    starpu_worker_relax_off();
+    struct starpu_task **at = &s->others, *task;
+    unsigned impl;
+    while ((task = *at) && !starpu_worker_can_execute_task_first_impl(worker, task, &impl))
+        at = &task->next;
+    if (task) {
+        starpu_task_set_implementation(task, impl);
+        *at = task->next;
+        if (s->others_end == &task->next)
+            s->others_end = at;
+        task->next = NULL;
+        atomic_fetch_sub(&s->others_count, 1);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return task;
+}
+
+static struct starpu_task *pop_next(gpp__lane *lane)
+{
+    uint64_t position = atomic_load_explicit(&lane->next, memory_order_relaxed);
+    _Atomic(struct starpu_task *) *place = &lane->ready[position & lane->mask];
+    struct starpu_task *task = atomic_load(place);
+    if (!task)
+        return NULL;
+    atomic_store_explicit(place, NULL, memory_order_relaxed);
+    atomic_store(&lane->next, position + 1);
+    return task;
+}
+
+/** Lanes take turns: the one that was served goes to the end of the list. */
+static struct starpu_task *pop_lanes(worker_state *w, bool *has_lane)
+{
+    struct starpu_task *task = NULL;
+    starpu_worker_relax_on();
+    pthread_mutex_lock(&w->lock);
+    starpu_worker_relax_off();
+    *has_lane = w->lanes != NULL;
+    for (gpp__lane **at = &w->lanes; *at && !task; at = &(*at)->next_on_worker) {
+        gpp__lane *lane = *at;
+        task = pop_next(lane);
+        if (!task || !lane->next_on_worker)
+            continue;
+        *at = lane->next_on_worker;
+        while (*at)
+            at = &(*at)->next_on_worker;
+        lane->next_on_worker = NULL;
+        *at = lane;
+        break;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return task;
+}
+
+static struct starpu_task *pop_task(unsigned context)
+{
+    policy_state *s = state_of(context);
+    unsigned id = starpu_worker_get_id_check();
+    worker_state *w = &s->worker[id];
+    bool has_lane;
+    struct starpu_task *task = pop_lanes(w, &has_lane);
+    if (!task)
+        task = pop_other(s, id);
+    if (task)
+        w->idle_polls = 0;
+    else
+        maybe_sleep(s, w, has_lane);
+    return task;
+}
+
+/* --- lanes
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+gpp_status gpp__lane_new(gpp__lane **lane, unsigned context, int worker, size_t capacity,
+                         gpp_error *err)
+{
+    *lane = NULL;
+    size_t size = 64;
+    while (size < capacity)
+        size *= 2;
+    gpp__lane *l = calloc(1, sizeof *l);
+    if (!l || !(l->ready = calloc(size, sizeof *l->ready))) {
+        free(l);
+        return gpp__fail(err, GPP_ENOMEM, "an order of %zu tasks", size);
+    }
+    l->context = context;
+    l->worker = worker;
+    l->mask = size - 1;
+    worker_state *w = &state_of(context)->worker[worker];
+    pthread_mutex_lock(&w->lock);
+    l->next_on_worker = w->lanes;
+    w->lanes = l;
+    pthread_mutex_unlock(&w->lock);
+    *lane = l;
+    return GPP_OK;
+}
+
+void gpp__lane_free(gpp__lane *lane)
+{
+    if (!lane)
+        return;
+    worker_state *w = &state_of(lane->context)->worker[lane->worker];
+    pthread_mutex_lock(&w->lock);
+    gpp__lane **at = &w->lanes;
+    while (*at != lane)
+        at = &(*at)->next_on_worker;
+    *at = lane->next_on_worker;
+    pthread_mutex_unlock(&w->lock);
+    free((void *)lane->ready);
+    free(lane);
+}
+
+/** Moves the lane to a larger ring. Nothing may be outstanding, which the caller sees to by growing
+ * between steps. */
+static bool grow(gpp__lane *lane, size_t size)
+{
+    _Atomic(struct starpu_task *) *ready = calloc(size, sizeof *ready);
+    if (!ready)
+        return false;
+    worker_state *w = &state_of(lane->context)->worker[lane->worker];
+    pthread_mutex_lock(&w->lock);
+    free((void *)lane->ready);
+    lane->ready = ready;
+    lane->mask = size - 1;
+    pthread_mutex_unlock(&w->lock);
+    return true;
+}
+
+gpp_status gpp__lane_extend(gpp__lane *lane, size_t count, uint64_t *first, gpp_error *err)
+{
+    size_t outstanding = (size_t)(lane->end - atomic_load(&lane->next)), size = lane->mask + 1;
+    while (size < outstanding + count)
+        size *= 2;
+    if (size != lane->mask + 1) {
+        if (outstanding)
+            return gpp__fail(err, GPP_ESTATE, "%zu tasks are still to run before %zu more fit",
+                             outstanding, count);
+        if (!grow(lane, size))
+            return gpp__fail(err, GPP_ENOMEM, "an order of %zu tasks", size);
+    }
+    *first = lane->end;
+    lane->end += count;
+    return GPP_OK;
+}
+
+struct starpu_sched_policy gpp__policy = {
+    .init_sched = init_sched,
+    .deinit_sched = deinit_sched,
+    .push_task = push_task,
+    .pop_task = pop_task,
+    .policy_name = "gridpipe",
+    .policy_description = "each device runs its tasks in the order of a table",
+    .worker_type = STARPU_WORKER_LIST,
+};

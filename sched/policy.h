@@ -1,0 +1,50 @@
+/*
+ * sched/policy.h: the StarPU scheduling policy that enforces an order table.
+ *
+ * A *lane* is one device's order in one pipe: positions 0, 1, 2, ... counted through all steps. A
+ * task carries a ticket (lane, position) in its sched_data. The policy hands the worker of a lane
+ * the task at the lane's next position, and no other, as soon as StarPU has reported it ready;
+ * until then the worker waits, whatever else is ready. Devices do not wait for each other but
+ * through data. A ready task that is not next has its inputs prefetched.
+ *
+ * Tasks without a ticket (the application's own) run first come, first served, between ours.
+ *
+ * While no step runs, and on workers without a lane, a worker sleeps instead of spinning.
+ */
+#ifndef GPP_SCHED_POLICY_H
+#define GPP_SCHED_POLICY_H
+
+#include <starpu.h>
+#include <starpu_scheduler.h>
+
+#include <private/status.h>
+
+typedef struct gpp__lane gpp__lane;
+
+/** Must live until the task has run. */
+typedef struct gpp__ticket {
+    gpp__lane *lane;
+    uint64_t position;
+} gpp__ticket;
+
+extern struct starpu_sched_policy gpp__policy;
+
+/**
+ * A lane on `worker` in the scheduling context `context`, which runs gpp__policy. Free with
+ * gpp__lane_free.
+ * @param capacity  most positions that may be outstanding at once; grows in gpp__lane_extend
+ */
+gpp_status gpp__lane_new(gpp__lane **lane, unsigned context, int worker, size_t capacity,
+                         gpp_error *err);
+/** All its tasks must have run. NULL is fine. */
+void gpp__lane_free(gpp__lane *lane);
+
+/** Make room for `count` more positions; *first is the first of them. Every one must then be
+ * submitted. */
+gpp_status gpp__lane_extend(gpp__lane *lane, size_t count, uint64_t *first, gpp_error *err);
+
+/** Between these two, workers of the context's lanes wait actively. They nest. */
+void gpp__policy_busy(unsigned context);
+void gpp__policy_idle(unsigned context);
+
+#endif

@@ -1,0 +1,101 @@
+/*
+ * sched/table.c: what every schedule shares: names of task kinds, the check of a step's shape, and
+ * the storage of a table.
+ */
+#include "sched/table.h"
+
+#include <stdlib.h>
+
+char gpp__kind_letter(gpp__kind kind)
+{
+    static const char letter[] = {
+#define LETTER(name, letter, text) letter,
+        GPP__KIND_LIST(LETTER)
+#undef LETTER
+    };
+    return (unsigned)kind < GPP__KINDS ? letter[kind] : '?';
+}
+
+const char *gpp__kind_name(gpp__kind kind)
+{
+    static const char *const name[] = {
+#define NAME(name, letter, text) text,
+        GPP__KIND_LIST(NAME)
+#undef NAME
+    };
+    return (unsigned)kind < GPP__KINDS ? name[kind] : "?";
+}
+
+static gpp_status check_numbers(const gpp__step_shape *s, gpp_error *err)
+{
+    if (s->partitions < 1 || s->micro_batches < 1 || s->devices < 1)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a step needs partitions, micro-batches and devices, got %d, %d and %d",
+                         s->partitions, s->micro_batches, s->devices);
+    if (s->partitions > INT32_MAX / 8 / s->micro_batches)
+        return gpp__fail(err, GPP_EINVAL, "%d micro-batches on %d partitions are too many cells",
+                         s->micro_batches, s->partitions);
+    if (s->checkpointed < 0 || s->checkpointed > s->micro_batches)
+        return gpp__fail(err, GPP_EINVAL, "%d of %d micro-batches cannot be checkpointed",
+                         s->checkpointed, s->micro_batches);
+    if (s->window < 0)
+        return gpp__fail(err, GPP_EINVAL, "window must be >= 0, got %d", s->window);
+    for (int j = 0; j < s->partitions; j++)
+        if (s->device_of[j] < 0 || s->device_of[j] >= s->devices)
+            return gpp__fail(err, GPP_EINVAL, "partition %d is on device %d of %d", j,
+                             s->device_of[j], s->devices);
+    return GPP_OK;
+}
+
+gpp_status gpp__shape_check(const gpp__step_shape *s, gpp_error *err)
+{
+    gpp_status status = check_numbers(s, err);
+    if (status != GPP_OK)
+        return status;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rule[] = {
+        {!s->forward && !s->backward && !s->update, "a step without forward, backward and update"},
+        {s->outputs && !s->forward, "outputs need a forward"},
+        {s->loss && !s->forward, "a loss needs a forward"},
+        {s->loss && s->seeds, "a step has a loss or seeds, not both"},
+        {s->seeds && !s->backward, "seeds need a backward"},
+        {s->backward && !s->loss && !s->seeds, "a backward needs a loss or seeds"},
+        {s->update && s->forward && !s->backward, "an update needs a backward"},
+        {s->keep && (!s->forward || s->backward), "only a forward without backward can be kept"},
+    };
+    for (size_t k = 0; k < sizeof rule / sizeof *rule; k++)
+        if (rule[k].wrong)
+            return gpp__fail(err, GPP_EINVAL, "%s", rule[k].why);
+    return GPP_OK;
+}
+
+gpp_status gpp__table_init(gpp__table *table, int devices, const size_t room[], gpp_error *err)
+{
+    *table = (gpp__table){.devices = devices};
+    table->count = calloc((size_t)devices, sizeof *table->count);
+    table->entry = calloc((size_t)devices, sizeof *table->entry);
+    if (!table->count || !table->entry)
+        goto release;
+    for (int d = 0; d < devices; d++) {
+        if (room[d] == 0)
+            continue;
+        table->entry[d] = calloc(room[d], sizeof **table->entry);
+        if (!table->entry[d])
+            goto release;
+    }
+    return GPP_OK;
+release:
+    gpp__table_release(table);
+    return gpp__fail(err, GPP_ENOMEM, "schedule table of %d devices", devices);
+}
+
+void gpp__table_release(gpp__table *table)
+{
+    for (int d = 0; table->entry && d < table->devices; d++)
+        free(table->entry[d]);
+    free(table->entry);
+    free(table->count);
+    *table = (gpp__table){0};
+}
