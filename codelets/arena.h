@@ -1,9 +1,10 @@
 /*
  * codelets/arena.h: where in one block of memory things with known lives lie.
  *
- * Two things may overlap in memory when their lives do not overlap in time. Placing is greedy,
- * largest first, each at the lowest offset where it fits: for the chains a partition is made of
- * this reaches the largest sum of simultaneous lives, which no placement can undercut.
+ * Two things may overlap in memory when their lives do not overlap in time. No placement can
+ * undercut the largest sum of simultaneous lives. A chain, in which each thing meets only its
+ * neighbours, reaches it by placing them at the two ends of the block in turn; where that fails,
+ * things are placed largest first, each at the lowest offset where it fits.
  */
 #ifndef GPP_CODELETS_ARENA_H
 #define GPP_CODELETS_ARENA_H

@@ -122,7 +122,7 @@ static gpp_status init_partition(gpp_pipe *p, int j, gpp_error *err)
     gpp_status status = register_block(p, GPP__PARAMS, j, s->params_bytes, err);
     if (status == GPP_OK)
         status = register_block(p, GPP__OPTIMIZER, j, states, err);
-    char *data;
+    char *data = NULL;
     if (status != GPP_OK || (status = acquire(p, GPP__PARAMS, j, STARPU_W, &data, err)) != GPP_OK)
         return status;
     initial_values(p, s, data);
@@ -190,8 +190,8 @@ static size_t offset_of(const gpp_pipe *p, const place *at)
 
 gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
 {
-    place at;
-    char *params;
+    place at = {0};
+    char *params = NULL;
     gpp_status status = find(p, name, data, count, &at, err);
     if (status == GPP_OK)
         status = acquire(p, GPP__PARAMS, at.j, STARPU_R, &params, err);
@@ -205,8 +205,8 @@ gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t cou
 gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64_t count,
                         gpp_error *err)
 {
-    place at;
-    char *params;
+    place at = {0};
+    char *params = NULL;
     gpp_status status = find(p, name, data, count, &at, err);
     if (status == GPP_OK)
         status = acquire(p, GPP__PARAMS, at.j, STARPU_RW, &params, err);
@@ -226,8 +226,8 @@ gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64
 gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
                              gpp_error *err)
 {
-    place at;
-    char *grads, *plain;
+    place at = {0};
+    char *grads = NULL, *plain = NULL;
     gpp_status status = find(p, name, data, count, &at, err);
     if (status != GPP_OK)
         return status;

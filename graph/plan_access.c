@@ -134,8 +134,8 @@ void gpp__plan_access(gpp__plan_maker *p)
 const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
-        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",  [GPP__OPTIMIZER] = "optimizer",
-        [GPP__BOUNDARY] = "boundary", [GPP__TAPE] = "tape",        [GPP__SCRATCH] = "scratch",
+        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients", [GPP__OPTIMIZER] = "optimizer",
+        [GPP__BOUNDARY] = "boundary", [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
         [GPP__LOSSES] = "losses",     [GPP__GATE] = "gate",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";

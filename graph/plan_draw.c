@@ -74,8 +74,7 @@ static void draw_cell(char *row, int columns, int width, const gpp__task *t, int
     row[(column + span) * width - 1] = ' ';
 }
 
-static void draw_row(const gpp__plan *plan, int device, const double start[], double end,
-                     FILE *out)
+static void draw_row(const gpp__plan *plan, int device, const double start[], double end, FILE *out)
 {
     bool partition = shares_devices(plan);
     int width = column_width(plan, partition), columns = GRID_WIDTH / width;
@@ -87,8 +86,7 @@ static void draw_row(const gpp__plan *plan, int device, const double start[], do
         row[at] = at % width == 0 ? '.' : ' ';
     for (size_t k = 0; k < plan->count[device]; k++) {
         int32_t task = plan->table[device][k];
-        if (start[task] < columns)
-            draw_cell(row, columns, width, &plan->task[task], (int)start[task], partition);
+        draw_cell(row, columns, width, &plan->task[task], (int)start[task], partition);
     }
     int length = columns * width;
     while (length > 0 && row[length - 1] == ' ')

@@ -2,9 +2,9 @@
  * graph/plan_internal.h: what the files that make a plan share.
  *
  *   plan.c         the pieces put together; questions to a finished plan
- *   plan_order.c   table entries become tasks in an order of submission: the proof that they can run
- *   plan_access.c  what each task reads and writes; buffers and bytes
- *   plan_slots.c   which values share a buffer
+ *   plan_order.c   table entries become tasks in an order of submission: the proof that they can
+ * run plan_access.c  what each task reads and writes; buffers and bytes plan_slots.c   which values
+ * share a buffer
  *
  * Values are what tasks hand to each other inside a step: an activation b(i, j) and a gradient
  * g(i, j) for each micro-batch i and boundary j = 1 ... n, a tape t(i, j) for each cell. Those of a
@@ -24,9 +24,9 @@ typedef struct gpp__plan_maker {
     gpp__plan *plan;
 
     /* plan_order.c */
-    int32_t *id;                 /* task of a (kind, i, j), -1: none */
-    int32_t *first_b, *last_b;   /* [n] tasks: a partition's first and last backward; -1: none */
-    int32_t *gate_before;        /* [n] the gate that opens before partition j's, -1: none */
+    int32_t *id;               /* task of a (kind, i, j), -1: none */
+    int32_t *first_b, *last_b; /* [n] tasks: a partition's first and last backward; -1: none */
+    int32_t *gate_before;      /* [n] the gate that opens before partition j's, -1: none */
 
     /* plan_slots.c; values are numbered by the functions below */
     int32_t *slot;       /* [3 · cells] */

@@ -120,8 +120,8 @@ static gpp_status enter(gpp__plan_maker *p, const gpp__entry *e, int device, int
     ptrdiff_t at = id_index(p, e->kind, e->i, e->j);
     gpp__task_name(e->kind, e->i, e->j, text);
     if (at < 0 || !belongs(&p->shape, e->kind, e->i))
-        return gpp__fail(err, GPP_EINVAL, "the table of device %d has %s, which is not of this step",
-                         device, text);
+        return gpp__fail(err, GPP_EINVAL,
+                         "the table of device %d has %s, which is not of this step", device, text);
     if (p->shape.device_of[e->j] != device)
         return gpp__fail(err, GPP_EINVAL,
                          "the table of device %d has %s, but partition %d is on device %d", device,
@@ -177,8 +177,7 @@ static void find_gates(gpp__plan_maker *p)
     }
 }
 
-int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j,
-                    int32_t need[GPP__MAX_NEEDS])
+int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j, int32_t need[GPP__MAX_NEEDS])
 {
     const gpp__step_shape *s = &p->shape;
     int32_t self = gpp__plan_find(p, kind, i, j), list[GPP__MAX_NEEDS + 1];
@@ -289,17 +288,20 @@ static gpp_status deadlock(const walk *w, gpp_error *err)
     gpp__task_name(at->kind, at->i, at->j, a);
     gpp__task_name(needed->kind, needed->i, needed->j, b);
     gpp__task_name(other->kind, other->i, other->j, c);
-    if (err && err->code == GPP_OK) {
+    bool blame = err && err->code == GPP_OK;
+    if (own)
+        gpp__fail(err, GPP_EINVAL,
+                  "device %d waits for ever at %s: needs %s, which its own table has later",
+                  culprit, a, b);
+    else
+        gpp__fail(err, GPP_EINVAL,
+                  "device %d waits for ever at %s: needs %s of device %d, which waits at %s",
+                  culprit, a, b, needed->device, c);
+    if (blame) {
         err->micro_batch = at->i;
         err->partition = at->j;
     }
-    if (own)
-        return gpp__fail(err, GPP_EINVAL,
-                         "device %d waits for ever at %s: needs %s, which its own table has later",
-                         culprit, a, b);
-    return gpp__fail(err, GPP_EINVAL,
-                     "device %d waits for ever at %s: needs %s of device %d, which waits at %s",
-                     culprit, a, b, needed->device, c);
+    return GPP_EINVAL;
 }
 
 /* Number the tasks by rank in the plan and in everything that refers to them. */

@@ -30,20 +30,20 @@
 typedef struct slot_pool {
     int device[2], sides;
     int32_t slots;
-    size_t occupants;   /* where its slots' values are in slotter.occupant */
+    size_t occupants;  /* where its slots' values are in slotter.occupant */
     gpp__heap heap[2]; /* slots without further access on this side, by the other's last + 1 */
 } slot_pool;
 
 typedef struct slotter {
     gpp__plan_maker *p;
-    slot_pool *pool;            /* [2 n] */
-    int32_t (*last)[2];    /* [3 cells] a value's last access on each side, in table order; -1 */
-    int32_t *occupant;     /* [3 cells] value that has a slot */
-    int32_t *clock;        /* [devices][devices] */
-    int32_t *askers;       /* [tasks] tasks of other devices that will ask for its clock */
-    int32_t *stamp;        /* [tasks] where that clock is kept, in units of `devices`; -1 */
-    int32_t *kept;         /* clocks kept, [kept_room][devices] */
-    int32_t *unused;       /* [kept_room] stack of free places in kept */
+    slot_pool *pool;    /* [2 n] */
+    int32_t (*last)[2]; /* [3 cells] a value's last access on each side, in table order; -1 */
+    int32_t *occupant;  /* [3 cells] value that has a slot */
+    int32_t *clock;     /* [devices][devices] */
+    int32_t *askers;    /* [tasks] tasks of other devices that will ask for its clock */
+    int32_t *stamp;     /* [tasks] where that clock is kept, in units of `devices`; -1 */
+    int32_t *kept;      /* clocks kept, [kept_room][devices] */
+    int32_t *unused;    /* [kept_room] stack of free places in kept */
     size_t kept_room, unused_count;
 } slotter;
 
@@ -249,8 +249,7 @@ static bool visit(slotter *s, size_t k)
     }
     for (int a = 0; a < t->access_count; a++) {
         int32_t value = t->access[a].buffer;
-        if (!gpp__role_is_value(t->access[a].role) || 
-            (p->shape.keep && fixed_slot(p, value) >= 0))
+        if (!gpp__role_is_value(t->access[a].role) || (p->shape.keep && fixed_slot(p, value) >= 0))
             continue;
         int side = side_of(&s->pool[gpp__value_pool(p, value)], t->device);
         if (s->last[value][side] == t->order && !leave_side(s, value, side))

@@ -123,8 +123,8 @@ static gpp_status device_init(gpp__device *device, const machine *m, gpp_error *
         if (!m->wanted[core])
             continue;
         device->core[k] = core;
-        device->cpuset[k] = hwloc_bitmap_dup(
-            hwloc_get_obj_by_type(m->topology, m->type, (unsigned)core)->cpuset);
+        device->cpuset[k] =
+            hwloc_bitmap_dup(hwloc_get_obj_by_type(m->topology, m->type, (unsigned)core)->cpuset);
         if (!device->cpuset[k])
             goto release;
         hwloc_bitmap_and(device->cpuset[k], device->cpuset[k], m->usable);

@@ -41,8 +41,8 @@ GPP_API gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, 
 typedef struct gpp_pipe_options {
     size_t struct_size; /* set by GPP_PIPE_OPTIONS_INIT */
 
-    int partitions; /* 0: as many as `balance` has, else 1. The cut makes the costliest partition
-                       cheapest, by flops */
+    int partitions; /* 0: one. Without a balance the cut makes the costliest partition cheapest, by
+                       a guess from the layers' flops and bytes */
     const int *balance; /* [partitions] layers of each partition, all >= 1, sum = layers of the
                            model; NULL: automatic */
 

@@ -1,0 +1,384 @@
+/*
+ * codelets/cpu/dnnl.c: see dnnl.h. Written to oneDNN 2.6's C interface.
+ *
+ * Memory objects are made once, for each thread its own, and get their pointers at every run. A
+ * pointer that has not changed is not set again: oneDNN clears the padding of blocked layouts
+ * whenever it is given one.
+ */
+#include "codelets/cpu/dnnl.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- one thread --- */
+
+static int enter(void)
+{
+    int threads = omp_get_max_threads();
+    if (threads != 1)
+        omp_set_num_threads(1);
+    return threads;
+}
+
+static void leave(int threads)
+{
+    if (threads != 1)
+        omp_set_num_threads(threads);
+}
+
+static const char *const way_name[GPP__CONV_WAYS] = {"forward", "backward (data)",
+                                                     "backward (weights)"};
+
+static gpp_status fail(gpp_error *err, dnnl_status_t status, const char *what)
+{
+    if (status == dnnl_out_of_memory)
+        return gpp__fail(err, GPP_ENOMEM, "oneDNN: %s: out of memory", what);
+    return gpp__fail(err, GPP_EKERNEL, "oneDNN: %s: status %d", what, (int)status);
+}
+
+/* --- descriptions --- */
+
+struct gpp__dnnl_conv {
+    gpp__conv_shape shape;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_memory_desc_t plain, weights[GPP__CONV_WAYS];
+    dnnl_primitive_t reorder[GPP__CONV_WAYS]; /* plain to packed; WEIGHTS: packed to plain */
+    dnnl_memory_t plain_memory, packed_memory[GPP__CONV_WAYS];
+    int64_t rows;
+    char name[GPP__CONV_WAYS][48];
+};
+
+static dnnl_status_t plain_desc(const gpp__conv_shape *s, dnnl_format_tag_t tag,
+                                dnnl_memory_desc_t *d)
+{
+    int64_t g = s->groups;
+    dnnl_dims_t dense = {s->out_channels, s->in_channels, s->kernel[0], s->kernel[1]};
+    dnnl_dims_t grouped = {g, s->out_channels / g, s->in_channels / g, s->kernel[0], s->kernel[1]};
+    if (tag == dnnl_format_tag_undef)
+        tag = g > 1 ? dnnl_goihw : dnnl_oihw;
+    return dnnl_memory_desc_init_by_tag(d, g > 1 ? 5 : 4, g > 1 ? grouped : dense, dnnl_f32, tag);
+}
+
+/* Describe `way` for `rows` with the given weights. `hint`: the forward's description. */
+static dnnl_status_t describe(const gpp__conv_shape *s, gpp__conv_way way, int64_t rows,
+                              dnnl_engine_t engine, const dnnl_memory_desc_t *weights,
+                              const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+{
+    dnnl_dims_t xd = {rows, s->in_channels, s->in[0], s->in[1]}, bd = {s->out_channels};
+    dnnl_dims_t yd = {rows, s->out_channels, s->out[0], s->out[1]};
+    dnnl_dims_t dilation = {s->dilation[0] - 1, s->dilation[1] - 1};
+    dnnl_dims_t stride = {s->stride[0], s->stride[1]}, pad = {s->padding[0], s->padding[1]};
+    dnnl_memory_desc_t x, y, bias;
+    dnnl_convolution_desc_t d;
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&x, 4, xd, dnnl_f32, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&y, 4, yd, dnnl_f32, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&bias, 1, bd, dnnl_f32, dnnl_a);
+    if (status != dnnl_success)
+        return status;
+    const dnnl_memory_desc_t *b = s->bias ? &bias : NULL;
+    if (way == GPP__CONV_FORWARD)
+        status = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training,
+                                                            dnnl_convolution_direct, &x, weights, b,
+                                                            &y, stride, dilation, pad, pad);
+    else if (way == GPP__CONV_DATA)
+        status = dnnl_dilated_convolution_backward_data_desc_init(
+            &d, dnnl_convolution_direct, &x, weights, &y, stride, dilation, pad, pad);
+    else
+        status = dnnl_dilated_convolution_backward_weights_desc_init(
+            &d, dnnl_convolution_direct, &x, weights, b, &y, stride, dilation, pad, pad);
+    dnnl_primitive_attr_t attr;
+    if (status != dnnl_success || (status = dnnl_primitive_attr_create(&attr)) != dnnl_success)
+        return status;
+    status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success)
+        status = dnnl_primitive_desc_create(out, &d, attr, engine, hint);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+/* As describe, making the forward's description first where `way` needs it as a hint. */
+static dnnl_status_t describe_way(const gpp__dnnl_conv *c, gpp__conv_way way, int64_t rows,
+                                  const dnnl_memory_desc_t *forward,
+                                  const dnnl_memory_desc_t *weights, dnnl_primitive_desc_t *out)
+{
+    if (way == GPP__CONV_FORWARD)
+        return describe(&c->shape, way, rows, c->engine, weights, NULL, out);
+    dnnl_primitive_desc_t hint;
+    dnnl_status_t status =
+        describe(&c->shape, GPP__CONV_FORWARD, rows, c->engine, forward, NULL, &hint);
+    if (status != dnnl_success)
+        return status;
+    status = describe(&c->shape, way, rows, c->engine, weights, hint, out);
+    dnnl_primitive_desc_destroy(hint);
+    return status;
+}
+
+/* --- layouts of weights --- */
+
+static dnnl_status_t make_reorder(dnnl_engine_t engine, const dnnl_memory_desc_t *from,
+                                  const dnnl_memory_desc_t *to, dnnl_primitive_t *out)
+{
+    dnnl_primitive_desc_t desc;
+    dnnl_status_t status =
+        dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, NULL);
+    if (status != dnnl_success)
+        return status;
+    status = dnnl_primitive_create(out, desc);
+    dnnl_primitive_desc_destroy(desc);
+    return status;
+}
+
+static dnnl_status_t choose_weights(gpp__dnnl_conv *c, gpp__conv_way way,
+                                    const dnnl_memory_desc_t *any)
+{
+    dnnl_primitive_desc_t desc;
+    dnnl_status_t status = describe_way(c, way, c->rows, any, any, &desc);
+    if (status != dnnl_success)
+        return status;
+    dnnl_query_t what =
+        way == GPP__CONV_WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+    c->weights[way] = *dnnl_primitive_desc_query_md(desc, what, 0);
+    const char *name = "";
+    dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
+    strncpy(c->name[way], name, sizeof c->name[way] - 1);
+    dnnl_primitive_desc_destroy(desc);
+    const dnnl_memory_desc_t *from = &c->plain, *to = &c->weights[way];
+    if (way == GPP__CONV_WEIGHTS)
+        from = to, to = &c->plain;
+    status = make_reorder(c->engine, from, to, &c->reorder[way]);
+    if (status == dnnl_success)
+        status = dnnl_memory_create(&c->packed_memory[way], &c->weights[way], c->engine,
+                                    DNNL_MEMORY_NONE);
+    return status;
+}
+
+static dnnl_status_t conv_init(gpp__dnnl_conv *c, const char **what)
+{
+    dnnl_memory_desc_t any;
+    dnnl_status_t status;
+    *what = "no CPU engine";
+    if ((status = dnnl_engine_create(&c->engine, dnnl_cpu, 0)) != dnnl_success ||
+        (status = dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags)) !=
+            dnnl_success)
+        return status;
+    *what = "weights of a convolution";
+    if ((status = plain_desc(&c->shape, dnnl_format_tag_undef, &c->plain)) != dnnl_success ||
+        (status = plain_desc(&c->shape, dnnl_format_tag_any, &any)) != dnnl_success ||
+        (status = dnnl_memory_create(&c->plain_memory, &c->plain, c->engine, DNNL_MEMORY_NONE)) !=
+            dnnl_success)
+        return status;
+    for (int way = 0; way < GPP__CONV_WAYS && status == dnnl_success; way++) {
+        *what = way_name[way];
+        status = choose_weights(c, (gpp__conv_way)way, &any);
+    }
+    return status;
+}
+
+gpp_status gpp__dnnl_conv_new(gpp__dnnl_conv **out, const gpp__conv_shape *shape, int64_t rows,
+                              gpp_error *err)
+{
+    *out = NULL;
+    gpp__dnnl_conv *c = calloc(1, sizeof *c);
+    if (!c)
+        return gpp__fail(err, GPP_ENOMEM, "a convolution");
+    c->shape = *shape;
+    c->rows = rows;
+    const char *what;
+    int threads = enter();
+    dnnl_status_t status = conv_init(c, &what);
+    leave(threads);
+    if (status != dnnl_success) {
+        gpp__dnnl_conv_free(c);
+        return fail(err, status, what);
+    }
+    *out = c;
+    return GPP_OK;
+}
+
+void gpp__dnnl_conv_free(gpp__dnnl_conv *c)
+{
+    if (!c)
+        return;
+    for (int way = 0; way < GPP__CONV_WAYS; way++) {
+        dnnl_memory_destroy(c->packed_memory[way]);
+        dnnl_primitive_destroy(c->reorder[way]);
+    }
+    dnnl_memory_destroy(c->plain_memory);
+    dnnl_stream_destroy(c->stream);
+    dnnl_engine_destroy(c->engine);
+    free(c);
+}
+
+size_t gpp__dnnl_conv_bytes(const gpp__dnnl_conv *conv, gpp__conv_way way)
+{
+    return dnnl_memory_desc_get_size(&conv->weights[way]);
+}
+
+bool gpp__dnnl_conv_shared(const gpp__dnnl_conv *conv)
+{
+    return dnnl_memory_desc_equal(&conv->weights[GPP__CONV_FORWARD],
+                                  &conv->weights[GPP__CONV_DATA]);
+}
+
+const char *gpp__dnnl_conv_name(const gpp__dnnl_conv *conv, gpp__conv_way way)
+{
+    return conv->name[way];
+}
+
+/* oneDNN has no pointers to const; a source is only read. */
+static void *unconst(const void *p)
+{
+    return (void *)(uintptr_t)p;
+}
+
+static gpp_status convert(const gpp__dnnl_conv *c, gpp__conv_way way, const void *plain,
+                          const void *packed, gpp_error *err)
+{
+    bool unpack = way == GPP__CONV_WEIGHTS;
+    dnnl_memory_t a = c->plain_memory, b = c->packed_memory[way];
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, unpack ? b : a}, {DNNL_ARG_TO, unpack ? a : b}};
+    int threads = enter();
+    dnnl_status_t status = dnnl_memory_set_data_handle(a, unconst(plain));
+    if (status == dnnl_success)
+        status = dnnl_memory_set_data_handle(b, unconst(packed));
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(c->reorder[way], c->stream, 2, args);
+    leave(threads);
+    return status == dnnl_success ? GPP_OK : fail(err, status, "reordering weights");
+}
+
+gpp_status gpp__dnnl_conv_pack(const gpp__dnnl_conv *conv, gpp__conv_way way, const float *plain,
+                               void *packed, gpp_error *err)
+{
+    return convert(conv, way, plain, packed, err);
+}
+
+gpp_status gpp__dnnl_conv_unpack(const gpp__dnnl_conv *conv, const void *packed, float *plain,
+                                 gpp_error *err)
+{
+    return convert(conv, GPP__CONV_WEIGHTS, plain, packed, err);
+}
+
+/* --- kernels --- */
+
+enum { X, WEIGHTS, BIAS, Y, SCRATCH, ARGS };
+
+typedef struct set { /* of one thread */
+    dnnl_stream_t stream;
+    dnnl_memory_t memory[ARGS];
+    const void *data[ARGS];
+} set;
+
+struct gpp__dnnl_kernel {
+    gpp__conv_way way;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t desc[ARGS];
+    int arg[ARGS]; /* DNNL_ARG_…; 0: not there */
+    int threads;
+    set *set;
+};
+
+/* What x, weights, bias and y are to oneDNN in each way. */
+static const int argument[GPP__CONV_WAYS][ARGS] = {
+    {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD},
+    {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST, DNNL_ARG_SCRATCHPAD},
+    {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST,
+     DNNL_ARG_SCRATCHPAD},
+};
+
+static dnnl_status_t make_sets(gpp__dnnl_kernel *k, dnnl_engine_t engine)
+{
+    dnnl_status_t status = dnnl_success;
+    for (int t = 0; t < k->threads && status == dnnl_success; t++) {
+        set *s = &k->set[t];
+        status = dnnl_stream_create(&s->stream, engine, dnnl_stream_default_flags);
+        for (int a = 0; a < ARGS && status == dnnl_success; a++)
+            if (k->arg[a])
+                status = dnnl_memory_create(&s->memory[a], &k->desc[a], engine, DNNL_MEMORY_NONE);
+    }
+    return status;
+}
+
+static dnnl_status_t kernel_init(gpp__dnnl_kernel *k, const gpp__dnnl_conv *c, int64_t rows)
+{
+    dnnl_primitive_desc_t desc;
+    dnnl_status_t status =
+        describe_way(c, k->way, rows, &c->weights[GPP__CONV_FORWARD], &c->weights[k->way], &desc);
+    if (status != dnnl_success)
+        return status;
+    for (int a = 0; a < ARGS; a++) {
+        k->arg[a] = a == BIAS && !c->shape.bias ? 0 : argument[k->way][a];
+        if (k->arg[a])
+            k->desc[a] = *dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, k->arg[a]);
+    }
+    status = dnnl_primitive_create(&k->primitive, desc);
+    dnnl_primitive_desc_destroy(desc);
+    return status == dnnl_success ? make_sets(k, c->engine) : status;
+}
+
+gpp_status gpp__dnnl_kernel_new(gpp__dnnl_kernel **out, const gpp__dnnl_conv *conv,
+                                gpp__conv_way way, int64_t rows, int threads, gpp_error *err)
+{
+    *out = NULL;
+    gpp__dnnl_kernel *k = calloc(1, sizeof *k);
+    if (!k)
+        return gpp__fail(err, GPP_ENOMEM, "a convolution's kernel");
+    k->way = way;
+    k->threads = threads;
+    k->set = calloc((size_t)threads, sizeof *k->set);
+    int before = enter();
+    dnnl_status_t status = k->set ? kernel_init(k, conv, rows) : dnnl_out_of_memory;
+    leave(before);
+    if (status != dnnl_success) {
+        gpp__dnnl_kernel_free(k);
+        return fail(err, status, way_name[way]);
+    }
+    *out = k;
+    return GPP_OK;
+}
+
+void gpp__dnnl_kernel_free(gpp__dnnl_kernel *k)
+{
+    if (!k)
+        return;
+    for (int t = 0; k->set && t < k->threads; t++) {
+        for (int a = 0; a < ARGS; a++)
+            dnnl_memory_destroy(k->set[t].memory[a]);
+        dnnl_stream_destroy(k->set[t].stream);
+    }
+    dnnl_primitive_destroy(k->primitive);
+    free(k->set);
+    free(k);
+}
+
+size_t gpp__dnnl_kernel_scratch(const gpp__dnnl_kernel *kernel)
+{
+    return dnnl_memory_desc_get_size(&kernel->desc[SCRATCH]);
+}
+
+gpp_status gpp__dnnl_run(const gpp__dnnl_kernel *k, int thread, const gpp__dnnl_args *args)
+{
+    const void *data[ARGS] = {args->x, args->weights, args->bias, args->y, args->scratch};
+    dnnl_exec_arg_t exec[ARGS];
+    int count = 0;
+    set *s = &k->set[thread];
+    dnnl_status_t status = dnnl_success;
+    int threads = enter();
+    for (int a = 0; a < ARGS && status == dnnl_success; a++) {
+        if (!k->arg[a])
+            continue;
+        if (data[a] != s->data[a])
+            status = dnnl_memory_set_data_handle(s->memory[a], unconst(data[a]));
+        s->data[a] = data[a];
+        exec[count++] = (dnnl_exec_arg_t){k->arg[a], s->memory[a]};
+    }
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(k->primitive, s->stream, count, exec);
+    leave(threads);
+    return status == dnnl_success ? GPP_OK : GPP_EKERNEL;
+}

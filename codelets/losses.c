@@ -1,0 +1,12 @@
+/*
+ * codelets/losses.c: the losses. A new one is a file in codelets/losses/ and a line here.
+ */
+#include "codelets/loss.h"
+
+extern const gpp_loss gpp_loss_cross_entropy, gpp_loss_mse;
+
+const gpp_loss *const gpp__losses[] = {
+    &gpp_loss_cross_entropy,
+    &gpp_loss_mse,
+    NULL,
+};

@@ -1,0 +1,57 @@
+/*
+ * codelets/ops/flatten.c: a sample of any shape as a vector, in the order of its indices.
+ *
+ * Nothing moves in memory but images: these are kept channels-last, their vector is (C, H, W). So
+ * the forward is the conversion to channels-first that programs use at the end of a model, and the
+ * backward the one to channels-last.
+ */
+#include "codelets/op.h"
+
+static gpp_status flatten_infer(gpp__layer *layer, gpp_error *err)
+{
+    gpp_status status = gpp__expect_float(layer, 0, GPP_MAX_RANK - 1, err);
+    if (status)
+        return status;
+    layer->out[0] = (gpp__desc){
+        .dtype = GPP_F32,
+        .rank = 1,
+        .dim = {gpp__desc_count(layer->in)},
+    };
+    layer->out_count = 1;
+    return GPP_OK;
+}
+
+static gpp_status flatten_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    gpp__to_channels_first(run->pool, kernel->layer->in, kernel->rows, io->in[0], io->out[0]);
+    return GPP_OK;
+}
+
+static gpp_status flatten_backward(const gpp__kernel *kernel, const gpp__run *run,
+                                   const gpp__io *io)
+{
+    if (io->grad_in[0])
+        gpp__to_channels_last(run->pool, kernel->layer->in, kernel->rows, io->grad_out[0],
+                              io->grad_in[0]);
+    return GPP_OK;
+}
+
+static bool stays_in_place(const gpp__layer *layer)
+{
+    return gpp__layout_free(layer->in);
+}
+
+static double no_flops(const gpp__layer *layer)
+{
+    (void)layer;
+    return 0;
+}
+
+const gpp_op gpp_op_flatten = {
+    .name = "flatten",
+    .infer = flatten_infer,
+    .is_view = stays_in_place,
+    .flops = no_flops,
+    .forward = flatten_forward,
+    .backward = flatten_backward,
+};

@@ -1,0 +1,12 @@
+/*
+ * codelets/optimizers.c: the optimizers. A new one is a file in codelets/optimizers/ and a line
+ * here.
+ */
+#include "codelets/optimizer.h"
+
+extern const gpp_optimizer gpp_optimizer_sgd;
+
+const gpp_optimizer *const gpp__optimizers[] = {
+    &gpp_optimizer_sgd,
+    NULL,
+};

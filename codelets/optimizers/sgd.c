@@ -1,0 +1,129 @@
+/*
+ * codelets/optimizers/sgd.c: stochastic gradient descent with momentum, as PyTorch's.
+ *
+ *     g  = ±gradient + weight_decay·p               (- with maximize)
+ *     b  = g at the first update, momentum·b + (1 - dampening)·g at later ones
+ *     p -= lr·(g + momentum·b with nesterov, b with momentum, else g)
+ *
+ * Nesterov as in Sutskever et al., "On the importance of initialization and momentum in deep
+ * learning", ICML 2013. Elements are independent and the arithmetic is float32 without contraction:
+ * results do not depend on how parameters are spread over arrays. One pass over memory.
+ */
+#include <math.h>
+
+#include "codelets/optimizer.h"
+
+/* As in ops/relu.c. Without contraction every width of vectors gives the same bits. */
+#if defined(__x86_64__) && defined(__linux__) && !defined(__clang__) &&                            \
+    !defined(__SANITIZE_THREAD__)
+#define VECTORISED                                                                                 \
+    __attribute__((optimize("O3", "fp-contract=off"), target_clones("avx2", "default")))
+#else
+#define VECTORISED
+#endif
+
+typedef struct sgd_attr {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize;
+} sgd_attr;
+
+/* As floats, with the signs and cases folded in: g = sign·grad + decay·p, b = keep·b + fresh·g,
+ * p -= lr·(direct·g + via·b). A factor of 0 or 1 changes no finite number. */
+typedef struct factors {
+    float lr, sign, decay, keep, fresh, direct, via;
+} factors;
+
+VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+                               const float *restrict grad)
+{
+    for (int64_t k = 0; k < count; k++)
+        p[k] -= f.lr * (f.sign * grad[k] + f.decay * p[k]);
+}
+
+VECTORISED static void descend_first(factors f, int64_t count, float *restrict p,
+                                     const float *restrict grad, float *restrict buffer)
+{
+    for (int64_t k = 0; k < count; k++) {
+        float g = f.sign * grad[k] + f.decay * p[k];
+        buffer[k] = g;
+        p[k] -= f.lr * (f.direct * g + f.via * g);
+    }
+}
+
+VECTORISED static void descend_further(factors f, int64_t count, float *restrict p,
+                                       const float *restrict grad, float *restrict buffer)
+{
+    for (int64_t k = 0; k < count; k++) {
+        float g = f.sign * grad[k] + f.decay * p[k];
+        float b = f.keep * buffer[k] + f.fresh * g;
+        buffer[k] = b;
+        p[k] -= f.lr * (f.direct * g + f.via * b);
+    }
+}
+
+static void sgd_update(const void *attr, int64_t t, int64_t count, float *param, const float *grad,
+                       float *const state[])
+{
+    const sgd_attr *a = attr;
+    factors f = {
+        .lr = (float)a->lr,
+        .sign = a->maximize ? -1.0f : 1.0f,
+        .decay = (float)a->weight_decay,
+        .keep = (float)a->momentum,
+        .fresh = (float)(1 - a->dampening),
+        .direct = a->nesterov ? 1.0f : 0.0f,
+        .via = a->nesterov ? (float)a->momentum : 1.0f,
+    };
+    if (a->momentum == 0)
+        descend(f, count, param, grad);
+    else if (t == 1)
+        descend_first(f, count, param, grad, state[0]);
+    else
+        descend_further(f, count, param, grad, state[0]);
+}
+
+static int sgd_states(const void *attr)
+{
+    return ((const sgd_attr *)attr)->momentum != 0;
+}
+
+static gpp_status sgd_check(const void *attr, gpp_error *err)
+{
+    const sgd_attr *a = attr;
+    if (a->nesterov && !(a->momentum > 0 && a->dampening == 0))
+        return gpp__fail(err, GPP_EINVAL,
+                         "sgd: nesterov needs momentum > 0 and dampening 0, got momentum %.15g and "
+                         "dampening %.15g",
+                         a->momentum, a->dampening);
+    return GPP_OK;
+}
+
+#define REAL(key, lowest, needed)                                                                  \
+    {                                                                                              \
+        .name = #key, .type = GPP__KEY_REAL, .offset = offsetof(sgd_attr, key), .count = 1,        \
+        .min = (lowest), .max = INFINITY, .required = (needed)                                     \
+    }
+#define SWITCH(key)                                                                                \
+    {                                                                                              \
+        .name = #key, .type = GPP__KEY_BOOL, .offset = offsetof(sgd_attr, key), .count = 1,        \
+        .max = 1                                                                                   \
+    }
+static const gpp__key sgd_keys[] = {
+    REAL(lr, 0, true),
+    REAL(momentum, 0, false),
+    REAL(dampening, -INFINITY, false),
+    REAL(weight_decay, 0, false),
+    SWITCH(nesterov),
+    SWITCH(maximize),
+    {.name = NULL},
+};
+
+const gpp_optimizer gpp_optimizer_sgd = {
+    .name = "sgd",
+    .keys = sgd_keys,
+    .attr_size = sizeof(sgd_attr),
+    .check = sgd_check,
+    .states = sgd_states,
+    .lr_offset = offsetof(sgd_attr, lr),
+    .update = sgd_update,
+};

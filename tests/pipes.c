@@ -1,0 +1,308 @@
+/* tests/pipes.c: see pipes.h. */
+#include "tests/pipes.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/support.h"
+
+const test_model test_models[] = {
+    {"convolutions, every operator",
+     "conv2d out=8 kernel=3 padding=1 @c1; relu; maxpool2d kernel=2; conv2d out=16 kernel=3 "
+     "padding=1 @c2; relu;"
+     "maxpool2d kernel=2; flatten; linear out=24 @l1; relu; dropout p=0.3; linear out=10 @l2",
+     3,
+     {2, 12, 12},
+     "cross_entropy reduction=mean"},
+    {"a chain of linears with dropout",
+     "linear out=40; relu; dropout p=0.5; linear out=24; relu; identity; linear out=7",
+     1,
+     {33},
+     "cross_entropy reduction=sum"},
+    {"images in, images out",
+     "conv2d out=6 kernel=3 padding=1; relu; dropout p=0.2; conv2d out=4 kernel=3 stride=2; relu",
+     3,
+     {3, 9, 9},
+     "mse reduction=mean"},
+    {NULL, NULL, 0, {0}, NULL},
+};
+
+gpp_model *test_model_new(const test_model *m)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model;
+    cr_assert_eq(gpp_model_new(&model, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_add_text(model, m->text, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_set_input(model, GPP_F32, m->rank, m->dim, &err), GPP_OK, "%s", err.msg);
+    return model;
+}
+
+gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model = test_model_new(m);
+    gpp_pipe_options o = *options;
+    o.loss = m->loss;
+    if (!o.optimizer)
+        o.optimizer = "sgd lr=0.05 momentum=0.9 weight_decay=0.01";
+    gpp_pipe *pipe;
+    cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+    gpp_model_free(model);
+    return pipe;
+}
+
+/* --- batches
+ * -------------------------------------------------------------------------------------------------------
+ */
+
+int64_t test_tensor_count(const gpp_tensor *t)
+{
+    int64_t count = 1;
+    for (int k = 0; k < t->rank; k++)
+        count *= t->dim[k];
+    return count;
+}
+
+static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
+{
+    gpp_tensor t = {.dtype = d->dtype, .rank = d->rank + 1, .dim = {rows}};
+    memcpy(&t.dim[1], d->dim, (size_t)d->rank * sizeof *d->dim);
+    size_t bytes = (size_t)rows * gpp__desc_bytes(d);
+    t.data = malloc(bytes ? bytes : 1);
+    memset(t.data, 0xff, bytes);
+    return t;
+}
+
+test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed)
+{
+    const gpp__desc *x = &pipe->model->input[0];
+    test_batch b = {tensor_of(x, rows),
+                    {0},
+                    tensor_of(&pipe->y_desc, rows),
+                    tensor_of(&pipe->y_desc, rows),
+                    tensor_of(x, rows)};
+    test_fill(b.x.data, test_tensor_count(&b.x), seed, -1, 1);
+    test_fill(b.grad_y.data, test_tensor_count(&b.grad_y), seed + 1, -1, 1);
+    if (!pipe->loss)
+        return b;
+    b.target = tensor_of(&pipe->target_desc, rows);
+    int64_t count = test_tensor_count(&b.target);
+    if (b.target.dtype == GPP_F32)
+        test_fill(b.target.data, count, seed + 2, -1, 1);
+    for (int64_t k = 0; b.target.dtype == GPP_I64 && k < count; k++)
+        ((int64_t *)b.target.data)[k] =
+            (int64_t)((seed + (uint64_t)k * 7) % (uint64_t)pipe->y_desc.dim[0]);
+    return b;
+}
+
+void test_batch_free(test_batch *b)
+{
+    free(b->x.data);
+    free(b->target.data);
+    free(b->y.data);
+    free(b->grad_y.data);
+    free(b->grad_x.data);
+}
+
+/* --- traces
+ * --------------------------------------------------------------------------------------------------------
+ */
+
+void test_trace_add(test_trace *t, const float *value, size_t count)
+{
+    if (t->count + count > t->room) {
+        t->room = 2 * (t->count + count);
+        t->value = realloc(t->value, t->room * sizeof *t->value);
+        cr_assert(t->value);
+    }
+    if (count)
+        memcpy(t->value + t->count, value, count * sizeof *value);
+    t->count += count;
+}
+
+static void trace_all(test_trace *t, gpp_pipe *pipe,
+                      gpp_status (*get)(gpp_pipe *, const char *, float *, int64_t, gpp_error *))
+{
+    for (int k = 0; k < gpp_pipe_parameters(pipe); k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_parameter_info info;
+        cr_assert_eq(gpp_pipe_parameter(pipe, k, &info, &err), GPP_OK);
+        float *value = malloc((size_t)info.count * sizeof *value);
+        cr_assert_eq(get(pipe, info.name, value, info.count, &err), GPP_OK, "%s", err.msg);
+        test_trace_add(t, value, (size_t)info.count);
+        free(value);
+    }
+}
+
+void test_trace_params(test_trace *t, gpp_pipe *pipe)
+{
+    trace_all(t, pipe, gpp_pipe_get);
+}
+
+void test_trace_grads(test_trace *t, gpp_pipe *pipe)
+{
+    trace_all(t, pipe, gpp_pipe_gradient);
+}
+
+void test_trace_free(test_trace *t)
+{
+    free(t->value);
+    *t = (test_trace){0};
+}
+
+long test_trace_differs(const test_trace *a, const test_trace *b)
+{
+    if (a->count != b->count)
+        return (long)(a->count < b->count ? a->count : b->count);
+    for (size_t k = 0; k < a->count; k++)
+        if (memcmp(&a->value[k], &b->value[k], sizeof(float)))
+            return (long)k;
+    return -1;
+}
+
+void test_train(gpp_pipe *pipe, int steps, const int64_t rows[], test_trace *trace)
+{
+    for (int s = 0; s < steps; s++) {
+        test_batch b = test_batch_new(pipe, rows[s], 100 + (uint64_t)s);
+        gpp_error err = GPP_ERROR_INIT;
+        double loss;
+        cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &loss, &err), GPP_OK, "%s",
+                     err.msg);
+        float halves[2];
+        memcpy(halves, &loss, sizeof loss);
+        test_trace_add(trace, halves, 2);
+        test_trace_add(trace, b.y.data, (size_t)test_tensor_count(&b.y));
+        test_trace_grads(trace, pipe);
+        test_trace_params(trace, pipe);
+        test_batch_free(&b);
+    }
+}
+
+/* --- operators for tests
+ * ------------------------------------------------------------------------------------------- */
+
+test_fault_at test_faults[4];
+
+typedef struct faulty_attr {
+    int64_t id;
+} faulty_attr;
+
+static size_t bytes_of(const gpp__kernel *k)
+{
+    return (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]);
+}
+
+static bool fails(const gpp__kernel *k, const gpp__run *run, test_fault now)
+{
+    const faulty_attr *a = k->layer->attr;
+    const test_fault_at *f = &test_faults[a->id];
+    return f->when == now && (f->row0 < 0 || f->row0 == run->row0);
+}
+
+static gpp_status faulty_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    if (fails(k, run, run->recomputing ? TEST_FAIL_RECOMPUTE : TEST_FAIL_FORWARD))
+        return gpp__fail_layer(run->err, GPP_EKERNEL, k->layer->index, "layer %d was told to fail",
+                               k->layer->index);
+    memcpy(io->out[0], io->in[0], bytes_of(k));
+    if (io->saved)
+        memset(io->saved, 1, k->saved_bytes);
+    return GPP_OK;
+}
+
+static gpp_status faulty_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    if (fails(k, run, TEST_FAIL_BACKWARD))
+        return GPP_EKERNEL; /* without a word: the library has to find some */
+    if (io->grad_in[0])
+        memcpy(io->grad_in[0], io->grad_out[0], bytes_of(k));
+    return GPP_OK;
+}
+
+static gpp_status faulty_prepare(gpp__kernel *k, gpp_error *err)
+{
+    (void)err;
+    k->saved_bytes = 16; /* so that it is recomputed */
+    return GPP_OK;
+}
+
+static const gpp__key faulty_keys[] = {
+    {.name = "id",
+     .type = GPP__KEY_INT,
+     .offset = offsetof(faulty_attr, id),
+     .count = 1,
+     .min = 0,
+     .max = 3},
+    {0},
+};
+const gpp_op test_op_faulty = {
+    .name = "faulty",
+    .keys = faulty_keys,
+    .attr_size = sizeof(faulty_attr),
+    .infer = gpp__infer_same,
+    .may_fail = true,
+    .prepare = faulty_prepare,
+    .forward = faulty_forward,
+    .backward = faulty_backward,
+};
+
+typedef struct spin_attr {
+    double forward_us, backward_us;
+} spin_attr;
+
+static void spin(double us)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double end = (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3 + us, now;
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        now = (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+    } while (now < end);
+}
+
+static gpp_status spin_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)run;
+    memcpy(io->out[0], io->in[0], bytes_of(k));
+    if (io->saved)
+        memset(io->saved, 1, k->saved_bytes);
+    spin(((const spin_attr *)k->layer->attr)->forward_us);
+    return GPP_OK;
+}
+
+static gpp_status spin_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)run;
+    if (io->grad_in[0])
+        memcpy(io->grad_in[0], io->grad_out[0], bytes_of(k));
+    spin(((const spin_attr *)k->layer->attr)->backward_us);
+    return GPP_OK;
+}
+
+static const gpp__key spin_keys[] = {
+    {.name = "forward_us",
+     .type = GPP__KEY_REAL,
+     .offset = offsetof(spin_attr, forward_us),
+     .count = 1,
+     .min = 0,
+     .max = 1e6},
+    {.name = "backward_us",
+     .type = GPP__KEY_REAL,
+     .offset = offsetof(spin_attr, backward_us),
+     .count = 1,
+     .min = 0,
+     .max = 1e6},
+    {0},
+};
+const gpp_op test_op_spin = {
+    .name = "spin",
+    .keys = spin_keys,
+    .attr_size = sizeof(spin_attr),
+    .infer = gpp__infer_same,
+    .prepare = faulty_prepare,
+    .forward = spin_forward,
+    .backward = spin_backward,
+};

@@ -1,0 +1,73 @@
+/*
+ * tests/pipes.h: what tests of whole pipes share: a pipe from a model text, a batch of numbers, the
+ * state of a training as one list of floats to compare bit for bit, and operators that misbehave on
+ * request.
+ */
+#ifndef GPP_TESTS_PIPES_H
+#define GPP_TESTS_PIPES_H
+
+#include <gridpipe.h>
+
+#include "graph/pipe.h"
+
+/** A model text with its input and loss. */
+typedef struct test_model {
+    const char *why, *text;
+    int rank;
+    int64_t dim[3];
+    const char *loss;
+} test_model;
+
+extern const test_model
+    test_models[]; /* ends with text == NULL: with convolutions, without, with dropout */
+
+gpp_model *test_model_new(const test_model *m);
+
+/** Options: batch, chunks, mode, partitions set by the caller; loss from the model. Ends the test
+ * on failure. */
+gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options);
+
+/** A mini-batch of `rows` rows for the model's pipe: x, target, y with memory of their own. */
+typedef struct test_batch {
+    gpp_tensor x, target, y, grad_y, grad_x;
+} test_batch;
+test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed);
+void test_batch_free(test_batch *b);
+int64_t test_tensor_count(const gpp_tensor *t);
+
+/** Everything a training leaves behind: floats in a fixed order. Release with test_trace_free. */
+typedef struct test_trace {
+    float *value;
+    size_t count, room;
+} test_trace;
+void test_trace_add(test_trace *t, const float *value, size_t count);
+void test_trace_params(test_trace *t, gpp_pipe *pipe);
+void test_trace_grads(test_trace *t, gpp_pipe *pipe);
+void test_trace_free(test_trace *t);
+/** Index of the first difference in bits; -1: none. */
+long test_trace_differs(const test_trace *a, const test_trace *b);
+
+/**
+ * `steps` steps on batches of the given rows; after each: loss, outputs, gradients, parameters.
+ * Ends the test on failure.
+ */
+void test_train(gpp_pipe *pipe, int steps, const int64_t rows[], test_trace *trace);
+
+/** An operator that passes its input on and fails where it is told to. */
+typedef enum test_fault {
+    TEST_NO_FAULT,
+    TEST_FAIL_FORWARD,
+    TEST_FAIL_RECOMPUTE,
+    TEST_FAIL_BACKWARD
+} test_fault;
+typedef struct test_fault_at {
+    test_fault when;
+    int64_t row0; /* first row of the failing micro-batch; -1: any */
+} test_fault_at;
+extern test_fault_at test_faults[4]; /* by the operator's key `id` */
+extern const gpp_op test_op_faulty;
+
+/** An operator that passes its input on after busy-waiting: keys forward_us, backward_us. */
+extern const gpp_op test_op_spin;
+
+#endif

@@ -1,0 +1,230 @@
+/*
+ * The process's StarPU: started and stopped by pipes, joined when the application has started it,
+ * with two memory nodes, with few workers; and never a word on the terminal.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/pipes.h"
+
+static const int64_t rows[] = {8, 8, 5};
+
+static test_trace train_once(int partitions)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = partitions;
+    o.chunks = 4;
+    gpp_pipe *pipe = test_pipe_new(&test_models[0], &o);
+    test_trace t = {0};
+    test_train(pipe, 3, rows, &t);
+    gpp_pipe_free(pipe);
+    return t;
+}
+
+Test(runtime, starts_and_stops_with_the_pipes)
+{
+    test_trace first = train_once(2);
+    cr_expect_not(starpu_is_initialized());
+    for (int k = 0; k < 3; k++) {
+        test_trace t = train_once(2);
+        cr_expect_eq(test_trace_differs(&first, &t), -1);
+        test_trace_free(&t);
+    }
+    cr_expect_not(starpu_is_initialized());
+    test_trace_free(&first);
+}
+
+static void add_one(void *buffers[], void *arg)
+{
+    (void)buffers;
+    ++*(int *)arg;
+}
+
+static struct starpu_codelet add_one_codelet = {.cpu_funcs = {add_one}, .nbuffers = 0};
+
+static int own_task(void)
+{
+    int done = 0;
+    struct starpu_task *task = starpu_task_create();
+    task->cl = &add_one_codelet;
+    task->cl_arg = &done;
+    task->synchronous = 1;
+    cr_assert_eq(starpu_task_submit(task), 0);
+    return done;
+}
+
+Test(runtime, joins_a_starpu_the_application_has_started)
+{
+    test_trace alone = train_once(2);
+    struct starpu_conf conf;
+    starpu_conf_init(&conf);
+    conf.ncuda = conf.nopencl = 0;
+    cr_assert_eq(starpu_init(&conf), 0);
+    for (int k = 0; k < 3; k++) {
+        test_trace joined = train_once(2);
+        cr_expect_eq(test_trace_differs(&alone, &joined), -1);
+        test_trace_free(&joined);
+        cr_expect_eq(own_task(), 1, "the application's own tasks run on");
+    }
+    cr_expect(starpu_is_initialized());
+    starpu_shutdown();
+    test_trace_free(&alone);
+}
+
+Test(runtime, runs_the_applications_tasks_beside_ours)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    gpp_pipe *pipe = test_pipe_new(&test_models[1], &o);
+    test_trace t = {0};
+    cr_expect_eq(own_task(), 1);
+    test_train(pipe, 3, rows, &t);
+    cr_expect_eq(own_task(), 1);
+    test_trace_free(&t);
+    gpp_pipe_free(pipe);
+}
+
+Test(runtime, one_worker_serves_all_partitions)
+{
+    test_trace two = train_once(2);
+    setenv("STARPU_NCPU", "1", 1);
+    test_trace one = train_once(4);
+    cr_expect_eq(test_trace_differs(&two, &one), -1);
+    test_trace_free(&one);
+    test_trace_free(&two);
+}
+
+/* The numbers are those of a machine with two NUMA nodes, which StarPU treats as two memories with
+ * copies between. */
+Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
+{
+    test_trace one = train_once(2);
+    setenv("HWLOC_SYNTHETIC", "numa:2(memory=4GB) core:1 pu:1", 1);
+    setenv("STARPU_USE_NUMA", "1", 1);
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.chunks = 4;
+    gpp_pipe *pipe = test_pipe_new(&test_models[0], &o);
+    cr_assert_eq(pipe->devices, 2);
+    cr_expect_neq(pipe->state[0].node, pipe->state[1].node);
+    test_trace t = {0};
+    test_train(pipe, 3, rows, &t);
+    cr_expect_eq(test_trace_differs(&one, &t), -1);
+    size_t moved = 0;
+    for (int c = 0; c < GPP__CLASSES; c++)
+        for (int j = 0; j <= 2; j++)
+            for (int k = 0; k < pipe->slots[c][j].count; k++) {
+                size_t copies = atomic_load(&pipe->slots[c][j].block[k]->copies);
+                moved += copies;
+                bool crosses = c == GPP__BOUNDARY && j == 1;
+                bool read_by_host = c == GPP__LOSSES;
+                cr_expect(!copies || crosses || read_by_host, "%s of %d was copied %zu times",
+                          gpp__class_name((gpp__class)c), j, copies);
+            }
+    cr_expect_geq(moved, 3 * 2 * 4 - 4, "activations and gradients of 3 steps cross the boundary");
+    for (int d = 0; d < 2; d++) {
+        size_t planned, peak;
+        gpp_pipe_memory(pipe, d, &planned, &peak, NULL);
+        cr_expect(peak <= planned + planned / 20 && planned <= peak + peak / 20,
+                  "device %d: planned %zu, measured %zu", d, planned, peak);
+    }
+    test_trace_free(&one);
+    test_trace_free(&t);
+    gpp_pipe_free(pipe);
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* Spinning workers would use two CPU seconds a second; asleep they use a few milliseconds. Counted
+ * in CPU time, so the machine's load does not matter. */
+Test(runtime, idle_workers_sleep)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    gpp_pipe *pipe = test_pipe_new(&test_models[1], &o);
+    test_trace t = {0};
+    test_train(pipe, 1, rows, &t);
+    double before = cpu_seconds();
+    usleep(500000);
+    double used = cpu_seconds() - before;
+    cr_expect_lt(used, 0.25, "half a second of idling used %.3f s of CPU time", used);
+    test_trace_free(&t);
+    gpp_pipe_free(pipe);
+}
+
+Test(runtime, prints_nothing)
+{
+    char name[] = "/tmp/gridpipe-output-XXXXXX";
+    int file = mkstemp(name), out = dup(1), err = dup(2);
+    cr_assert_geq(file, 0);
+    unlink(name);
+    unsetenv("STARPU_SILENT");
+    dup2(file, 1);
+    dup2(file, 2);
+    test_trace t = train_once(4);
+    fflush(NULL);
+    dup2(out, 1);
+    dup2(err, 2);
+    cr_expect_eq(lseek(file, 0, SEEK_END), 0, "a pipe wrote to the terminal");
+    close(file);
+    test_trace_free(&t);
+}
+
+/* Threads of a device stay on its cores: whoever runs a layer sees the core it was given. */
+static hwloc_bitmap_t seen;
+static hwloc_topology_t seen_topology;
+static gpp_status look_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)run;
+    hwloc_get_cpubind(seen_topology, seen, HWLOC_CPUBIND_THREAD);
+    memcpy(io->out[0], io->in[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));
+    return GPP_OK;
+}
+static gpp_status look_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)k, (void)run, (void)io;
+    return GPP_OK;
+}
+static const gpp_op look_op = {
+    .name = "look", .infer = gpp__infer_same, .forward = look_forward, .backward = look_backward};
+
+Test(runtime, kernels_run_on_the_cores_of_their_device)
+{
+    static const char *const core[] = {"cpu:0", "cpu:1"};
+    seen = hwloc_bitmap_alloc();
+    hwloc_topology_init(&seen_topology);
+    hwloc_topology_load(seen_topology);
+    int cores = hwloc_get_nbobjs_by_type(seen_topology, HWLOC_OBJ_CORE);
+    for (int c = 0; c < 2 && c < cores; c++) {
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_model *model;
+        int64_t dim = 3;
+        gpp_model_new(&model, &err);
+        gpp__model_add_op(model, &look_op, NULL, NULL, 0, &err);
+        cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), GPP_OK, "%s", err.msg);
+        gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+        o.devices = &core[c];
+        o.device_count = 1;
+        gpp_pipe *pipe;
+        cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+        float x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {0};
+        gpp_tensor X = {x, GPP_F32, 2, {2, 3}}, Y = {y, GPP_F32, 2, {2, 3}};
+        cr_assert_eq(gpp_pipe_evaluate(pipe, &X, NULL, &Y, NULL, &err), GPP_OK, "%s", err.msg);
+        cr_expect(!memcmp(x, y, sizeof x));
+        cr_expect(hwloc_bitmap_isequal(seen, pipe->device[0].cpuset[0]), "device %s", core[c]);
+        gpp_pipe_free(pipe);
+        gpp_model_free(model);
+    }
+    hwloc_bitmap_free(seen);
+    hwloc_topology_destroy(seen_topology);
+}
