@@ -1,0 +1,25 @@
+/*
+ * examples/options.h: the command line of the Fashion-MNIST program.
+ */
+#ifndef EXAMPLES_OPTIONS_H
+#define EXAMPLES_OPTIONS_H
+
+#include <gridpipe.h>
+
+enum { MOST_PARTITIONS = 64 };
+
+typedef struct options {
+    int partitions, chunks, epochs, batch;
+    long limit; /* training images to use; 0: all */
+    int balance[MOST_PARTITIONS];
+    bool has_balance;
+    gpp_checkpoint checkpoint;
+    double lr;
+    uint64_t seed;
+    const char *data;
+} options;
+
+/** Exits with status 0 after --help, with status 2 after a message when something is wrong. */
+void options_read(options *o, int argc, char *argv[]);
+
+#endif

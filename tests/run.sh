@@ -1,0 +1,400 @@
+#!/usr/bin/env bash
+# The test command: installs what is missing from Debian, builds, runs every test, and ends with one
+# line "N passed, N failed, N skipped". Each Criterion test counts as one, and so does each step.
+# Messages go to build/test-logs/; those of a failure are shown as well.
+#
+#   bash tests/run.sh            everything
+#   bash tests/run.sh --quick    without sanitizers, release build and installation
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+source_dir=$PWD
+logs=$source_dir/build/test-logs
+jobs=$(nproc)
+passed=0 failed=0 skipped=0
+
+quick=false
+case "${1-}" in
+"") ;;
+--quick) quick=true ;;
+*)
+    echo "usage: bash tests/run.sh [--quick]" >&2
+    exit 2
+    ;;
+esac
+
+rm -rf "$logs"
+mkdir -p "$logs"
+
+# Nothing of the caller's environment steers the runtime.
+for variable in "${!STARPU_@}" "${!OMP_@}"; do
+    unset "$variable"
+done
+export STARPU_SILENT=1 STARPU_HOSTNAME=gridpipe LC_ALL=C
+
+# A StarPU home of its own: two first starts at once on an empty one abort.
+use_home() {
+    export STARPU_HOME=$source_dir/build/starpu-home/$1
+    mkdir -p "$STARPU_HOME"
+}
+
+show() {
+    tail -n "${2:-40}" "$1" | sed 's/^/    | /'
+}
+
+# step NAME COMMAND...: one test. Status 77 skips it; the last line of its output is the reason.
+step() {
+    local name=$1 begin=$SECONDS status
+    local log="$logs/${name//[^a-zA-Z0-9]/-}.log"
+    shift
+    use_home "${name//[^a-zA-Z0-9]/-}"
+    ("$@") >"$log" 2>&1
+    status=$?
+    case $status in
+    0)
+        passed=$((passed + 1))
+        echo "ok    $name ($((SECONDS - begin)) s)"
+        ;;
+    77)
+        skipped=$((skipped + 1))
+        echo "skip  $name: $(tail -n 1 "$log")"
+        ;;
+    *)
+        failed=$((failed + 1))
+        echo "FAIL  $name (status $status, $log)"
+        show "$log"
+        ;;
+    esac
+    return $status
+}
+
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+}
+
+# --- what has to be there -------------------------------------------------------------------------
+
+packages=(gcc g++ libc6-dev make cmake pkg-config binutils util-linux libstarpu-dev libhwloc-dev
+    libdnnl-dev libcriterion-dev libjansson-dev zlib1g-dev dataset-fashion-mnist)
+
+install_packages() {
+    local missing=() package as_root=()
+    for package in "${packages[@]}"; do
+        [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
+            missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    if (($(id -u) != 0)); then
+        as_root=(sudo)
+    fi
+    echo "installing ${missing[*]}"
+    "${as_root[@]}" apt-get update -q &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+# --- building -------------------------------------------------------------------------------------
+
+build() {
+    cmake --preset "$1" "${@:2}" && cmake --build --preset "$1" --parallel "$jobs"
+}
+
+build_without_warnings() {
+    build "$@" 2>&1 | tee "$logs/build.out" || return 1
+    ! grep -n 'warning:' "$logs/build.out"
+}
+
+# Not in build/release, whose choices are the user's.
+build_release() {
+    cmake --preset release -B build/test-release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_WERROR=ON &&
+        cmake --build build/test-release --parallel "$jobs"
+}
+
+# The operator that docs/adding-a-layer.md walks through compiles.
+documented_operator() {
+    sed -n '/^```c$/,/^```$/p' docs/adding-a-layer.md | sed '/^```/d' >"$logs/documented.c"
+    grep -q 'const gpp_op gpp_op_scale' "$logs/documented.c" &&
+        gcc -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+            -I. -Iinclude -fsyntax-only "$logs/documented.c"
+}
+
+headers_alone() {
+    local header good=0
+    for header in include/gridpipe.h include/gridpipe/*.h; do
+        gcc -std=c11 -pedantic-errors -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c \
+            "$header" || good=1
+        g++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ \
+            "$header" || good=1
+    done
+    cmake --build build/dev --target gridpipe_verify_interface_header_sets && return $good
+}
+
+# --- tests ----------------------------------------------------------------------------------------
+
+# Reads a TAP file: counts its tests, shows failures, and says why something was skipped.
+count_tap() {
+    local tap=$1 name=$2 line ran=0 bad=0 left=0 planned
+    while IFS= read -r line; do
+        case $line in
+        "not ok "*) bad=$((bad + 1)) ;;
+        "ok "*"# SKIP"*)
+            left=$((left + 1))
+            line=${line#ok - }
+            echo "skip  ${line%%  # SKIP*}: ${line#*# SKIP }"
+            ;;
+        "ok "*) ran=$((ran + 1)) ;;
+        esac
+    done <"$tap"
+    planned=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$tap")
+    if ((ran + bad + left != ${planned:-0} || ${planned:-0} == 0)); then
+        echo "FAIL  $name: $((ran + bad + left)) of ${planned:-0} tests reported"
+        bad=$((bad + 1))
+    fi
+    passed=$((passed + ran)) failed=$((failed + bad)) skipped=$((skipped + left))
+    tests_failed=$bad tests_ran=$ran
+}
+
+criterion_tests() {
+    local program name status begin
+    for program in build/dev/tests/test_*; do
+        [[ -f $program && -x $program ]] || continue
+        name=${program##*/} begin=$SECONDS
+        : >"$logs/$name.tap"
+        use_home "$name"
+        timeout 900 "$program" -j1 --tap="$logs/$name.tap" >"$logs/$name.log" 2>&1
+        status=$?
+        count_tap "$logs/$name.tap" "$name"
+        if ((tests_failed)); then
+            echo "FAIL  $name: $tests_failed failed"
+            awk '/^not ok/ { on = 1 } /^ok/ { on = 0 } on { print "    | " $0 }' "$logs/$name.tap"
+            show "$logs/$name.log" 20
+        elif ((status)); then
+            failed=$((failed + 1))
+            echo "FAIL  $name: status $status although no test failed"
+            show "$logs/$name.log"
+        else
+            echo "ok    $name: $tests_ran passed ($((SECONDS - begin)) s)"
+        fi
+    done
+}
+
+short_run=(--epochs 1 --limit 1024 --batch 128)
+
+# The short form trains a little, ends with the line of key=value pairs and beats guessing (0.1).
+fashion_mnist() {
+    local last
+    "$1/examples/fashion_mnist" "${short_run[@]}" "${@:2}" >"$logs/fashion-mnist.out" || return 1
+    cat "$logs/fashion-mnist.out"
+    last=$(tail -n 1 "$logs/fashion-mnist.out")
+    [[ $last =~ ^accuracy=(0\.[0-9]{4})\ epoch_s=[0-9.]+\ step_ms=[0-9.]+\ efficiency=[0-9.]+\ planned_bytes=[0-9]+\ peak_bytes=[0-9]+$ ]] &&
+        [[ ${BASH_REMATCH[1]} > 0.3 ]]
+}
+
+# What is learnt does not depend on the cut: the same accuracy for every number of partitions.
+same_accuracy() {
+    local options first="" now
+    for options in "--partitions 1" "--partitions 3" "--checkpoint never" "--balance 10,1"; do
+        # shellcheck disable=SC2086
+        now=$(build/dev/examples/fashion_mnist "${short_run[@]}" $options | tail -n 1) || return 1
+        now=${now%% *}
+        echo "$options: $now"
+        [[ -z $first || $now == "$first" ]] || return 1
+        first=$now
+    done
+}
+
+wrong_options() {
+    local options wrong=0
+    while IFS= read -r options; do
+        # shellcheck disable=SC2086
+        build/dev/examples/fashion_mnist $options >"$logs/wrong.out" 2>&1
+        if (($? != 2)) || ! grep -q '^fashion_mnist: ' "$logs/wrong.out"; then
+            echo "not refused as it should be: $options"
+            wrong=1
+        fi
+        cat "$logs/wrong.out"
+    done <<'END'
+--partitions 0
+--partitions two
+--partitions 12
+--chunks -1
+--chunks 4x
+--checkpoint sometimes
+--balance 4,8
+--balance 4,,7
+--balance 0,11
+--balance 4,7 --partitions 3
+--batch 0
+--epochs 1.5
+--lr 0
+--lr nan
+--lr 1e
+--seed -1
+--seed 18446744073709551616
+--limit 0
+--batch
+--colour red
+everything
+END
+    build/dev/examples/fashion_mnist --help | grep -q -- --checkpoint && return $wrong
+}
+
+# A damaged data file is an error with its name, status 1.
+damaged_data() {
+    local good=/usr/share/datasets/fashion-mnist dir=$logs/data name=t10k-labels-idx1-ubyte.gz
+    local damage status=0
+    for damage in missing empty short cut long type text; do
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        ln -s "$good"/*.gz "$dir"
+        rm "$dir/$name"
+        case $damage in
+        empty) : >"$dir/$name" ;;
+        short) gzip -dc "$good/$name" | head -c 500 | gzip >"$dir/$name" ;;
+        cut) head -c 2000 "$good/$name" >"$dir/$name" ;;
+        long) { gzip -dc "$good/$name" && echo more; } | gzip >"$dir/$name" ;;
+        type) gzip -dc "$good/$name" | sed '1s/^\x00\x00\x08/\x00\x00\x0d/' | gzip >"$dir/$name" ;;
+        text) echo "no data at all" >"$dir/$name" ;;
+        esac
+        build/dev/examples/fashion_mnist "${short_run[@]}" --data "$dir" >"$logs/damaged.out" 2>&1
+        if (($? != 1)) || ! grep -q "^fashion_mnist: .*$name" "$logs/damaged.out"; then
+            echo "not refused as it should be: $damage"
+            status=1
+        fi
+        cat "$logs/damaged.out"
+    done
+    return $status
+}
+
+# --- sanitizers -----------------------------------------------------------------------------------
+
+# Some containers forbid what the leak sanitizer and the thread sanitizer need.
+sanitizer_works() {
+    echo 'int main(void) { return 0; }' >"$logs/probe.c"
+    gcc "-fsanitize=$1" "$logs/probe.c" -o "$logs/probe" && ${fixed_addresses-} "$logs/probe"
+}
+
+# Nothing is suppressed. hwloc's plugins (displays, OpenCL), which lose a kilobyte whenever they are
+# unloaded and which nothing here asks for, are not loaded.
+sanitized() {
+    local output="$logs/sanitized-${1##*/}.out"
+    local leaks=1
+    $leaks_are_seen || leaks=0
+    HWLOC_PLUGINS_PATH=$logs/none ASAN_OPTIONS=detect_leaks=$leaks \
+        UBSAN_OPTIONS=print_stacktrace=1 timeout 1200 "$@" >"$output" 2>&1
+    local status=$?
+    cat "$output"
+    grep -E 'AddressSanitizer|LeakSanitizer|runtime error' "$output" && return 1
+    return $status
+}
+
+leak_check() {
+    $leaks_are_seen && return 0
+    echo "the leak sanitizer cannot run here (it needs ptrace)"
+    return 77
+}
+
+thread_sanitized() {
+    if ! $threads_are_seen; then
+        echo "the thread sanitizer cannot run here"
+        return 77
+    fi
+    local output="$logs/threads-${1##*/}.out"
+    HWLOC_PLUGINS_PATH=$logs/none TSAN_OPTIONS=history_size=4 timeout 1200 \
+        ${fixed_addresses-} "$@" >"$output" 2>&1
+    local status=$?
+    cat "$output"
+    grep -E 'ThreadSanitizer' "$output" && return 1
+    return $status
+}
+
+sanitizers() {
+    local program
+    leaks_are_seen=false threads_are_seen=false
+    sanitizer_works address >/dev/null 2>&1 && leaks_are_seen=true
+    if setarch "$(uname -m)" -R true 2>/dev/null; then
+        fixed_addresses="setarch $(uname -m) -R" # the thread sanitizer wants a predictable layout
+    fi
+    sanitizer_works thread >/dev/null 2>&1 && threads_are_seen=true
+
+    if step "build asan" build asan; then
+        step "leak sanitizer" leak_check
+        for program in build/asan/tests/test_*; do
+            [[ -f $program && -x $program ]] &&
+                step "sanitized ${program##*/}" sanitized "$program" -j1
+        done
+        step "sanitized example" sanitized build/asan/examples/fashion_mnist "${short_run[@]}"
+        step "sanitized readme" sanitized build/asan/examples/readme
+    fi
+    if step "build tsan" build tsan; then
+        step "threads example" thread_sanitized build/tsan/examples/fashion_mnist "${short_run[@]}"
+        step "threads readme" thread_sanitized build/tsan/examples/readme
+    fi
+}
+
+# --- installation ---------------------------------------------------------------------------------
+
+prefix=$source_dir/build/prefix
+
+install_tree() {
+    rm -rf "$prefix"
+    cmake --install build/test-release --prefix "$prefix" || return 1
+    ! find "$prefix" -path '*private*' | grep .
+}
+
+consumer_cmake() {
+    rm -rf build/consumer
+    cmake -S tests/consumer -B build/consumer -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build build/consumer &&
+        build/consumer/consumer_c && build/consumer/consumer_cxx && build/consumer/consumer_static
+}
+
+consumer_pkg_config() {
+    local libdir library_path
+    libdir=$(dirname "$(find "$prefix" -name libgridpipe.so)")
+    export PKG_CONFIG_PATH=$libdir/pkgconfig
+    library_path=$libdir
+    mkdir -p build/consumer-pc
+    # shellcheck disable=SC2046
+    gcc tests/consumer/consumer.c -o build/consumer-pc/c $(pkg-config --cflags --libs gridpipe) &&
+        g++ -std=c++11 tests/consumer/consumer.cc -o build/consumer-pc/cxx \
+            $(pkg-config --cflags --libs gridpipe) &&
+        gcc tests/consumer/consumer.c -o build/consumer-pc/static $(pkg-config --cflags gridpipe) \
+            "$libdir/libgridpipe.a" $(pkg-config --static --libs gridpipe) &&
+        LD_LIBRARY_PATH=$library_path build/consumer-pc/c &&
+        LD_LIBRARY_PATH=$library_path build/consumer-pc/cxx && build/consumer-pc/static
+}
+
+# Only the public interface is visible, and the library neither prints, exits nor aborts.
+symbols() {
+    local library
+    library=$(find "$prefix" -name libgridpipe.so)
+    nm -D --defined-only "$library" | awk '{print $3}' >"$logs/defined"
+    nm -D --undefined-only "$library" | awk '{print $2}' | sed 's/@.*//' >"$logs/undefined"
+    ! grep -v -E '^gpp_[a-z]' "$logs/defined" &&
+        ! grep -x -E 'exit|_exit|_Exit|abort|quick_exit|__assert_fail|printf|puts|putchar|perror|stdout|stderr|__printf_chk' \
+            "$logs/undefined"
+}
+
+# --- everything -----------------------------------------------------------------------------------
+
+step "packages" install_packages || finish
+step "build dev" build_without_warnings dev || finish
+step "headers alone" headers_alone
+step "documented operator" documented_operator
+criterion_tests
+step "readme example" build/dev/examples/readme
+step "example" fashion_mnist build/dev
+step "example, other cuts" same_accuracy
+step "example, wrong options" wrong_options
+step "example, damaged data" damaged_data
+if ! $quick; then
+    sanitizers
+    if step "build release" build_release && step "install" install_tree; then
+        step "consumers, CMake" consumer_cmake
+        step "consumers, pkg-config" consumer_pkg_config
+        step "symbols" symbols
+    fi
+fi
+finish

@@ -1,0 +1,448 @@
+/*
+ * tests/test_kernels.c: the numerical heart of the heavy operators, in sizes at which they are cut
+ * into units: our own matrix products and convolution gradients against plain loops in double, and
+ * the same bits whatever the threads.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codelets/cpu/conv.h"
+#include "codelets/cpu/gemm.h"
+#include "tests/support.h"
+
+/* A float32 sum of k products of numbers in [-1, 1), against double: k roundings of partial sums
+ * that stay near sqrt(k/9), with a factor of 4 to spare. */
+static double rounding(int64_t k)
+{
+    return 4 * (sqrt((double)k) + 1) * sqrt((double)k / 9 + 1) * 0x1p-24;
+}
+
+static float *numbers(int64_t count, uint64_t seed)
+{
+    float *x = test_room((size_t)count * sizeof *x);
+    test_fill(x, count, seed, -1, 1);
+    return x;
+}
+
+/* --- matrix products --- */
+
+typedef struct gemm_case {
+    int64_t m, n, k;
+} gemm_case;
+static const gemm_case gemm_cases[] = {
+    {1, 1, 1},    {1, 40, 3},  {5, 7, 9},   {6, 16, 256},  {7, 17, 10},
+    {12, 32, 64}, {13, 33, 5}, {64, 8, 31}, {64, 24, 100}, {25, 65, 256},
+};
+
+static double product(const float *a, const float *b, int64_t stride, int64_t k)
+{
+    double sum = 0;
+    for (int64_t p = 0; p < k; p++)
+        sum += (double)a[p] * b[p * stride];
+    return sum;
+}
+
+/* c starts as ones where it is added to, as NaN where not; its padding must survive. */
+static void expect_product(const gemm_case *t, bool transposed, bool add)
+{
+    int64_t m = t->m, n = t->n, k = t->k, lda = k + 3, ldb = (transposed ? k : n) + 2, ldc = n + 5;
+    float *a = numbers(m * lda, 1), *b = numbers((transposed ? n : k) * ldb, 2);
+    float *panels = test_room((size_t)(gpp__gemm_padded(n) * k) * sizeof *panels);
+    float *c = test_room((size_t)(m * ldc) * sizeof *c);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < ldc; j++)
+            c[i * ldc + j] = j >= n ? 77 : add ? 1 : NAN;
+    (transposed ? gpp__gemm_pack_t : gpp__gemm_pack)(n, k, b, ldb, panels);
+    gpp__gemm(m, n, k, a, lda, panels, c, ldc, add);
+    double worst = 0;
+    int64_t spoilt = 0;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < ldc; j++) {
+            if (j >= n) {
+                spoilt += c[i * ldc + j] != 77;
+                continue;
+            }
+            double want =
+                product(a + i * lda, transposed ? b + j * ldb : b + j, transposed ? 1 : ldb, k);
+            double off = fabs(c[i * ldc + j] - want - add);
+            worst = off <= worst ? worst : off;
+        }
+    cr_expect(worst <= rounding(k), "%lld x %lld x %lld%s%s: off by %.3g", (long long)m,
+              (long long)n, (long long)k, transposed ? ", transposed" : "", add ? ", added" : "",
+              worst);
+    cr_expect_eq(spoilt, 0, "wrote past the last column");
+    free(a);
+    free(b);
+    free(c);
+    free(panels);
+}
+
+Test(kernels, matrix_products_of_any_size_equal_plain_loops)
+{
+    for (size_t k = 0; k < sizeof gemm_cases / sizeof *gemm_cases; k++)
+        for (int form = 0; form < 4; form++)
+            expect_product(&gemm_cases[k], form & 1, form & 2);
+}
+
+Test(kernels, an_element_of_a_product_has_the_same_bits_however_the_rows_are_cut)
+{
+    enum { M = 29, N = 48, K = 200 };
+    float *a = numbers(M * K, 1), *b = numbers(N * K, 2), *whole = test_room(M * N * sizeof *whole);
+    float *cut = test_room(M * N * sizeof *cut);
+    float *panels = test_room((size_t)(gpp__gemm_padded(N) * K) * sizeof *panels);
+    gpp__gemm_pack(N, K, b, N, panels);
+    gpp__gemm(M, N, K, a, K, panels, whole, N, false);
+    for (int64_t step = 1; step < M; step++) {
+        for (int64_t i = 0; i < M; i += step)
+            gpp__gemm(M - i < step ? M - i : step, N, K, a + i * K, K, panels, cut + i * N, N,
+                      false);
+        cr_expect(test_same(whole, cut, M * N), "%lld rows at a time", (long long)step);
+    }
+    free(a);
+    free(b);
+    free(whole);
+    free(cut);
+    free(panels);
+}
+
+Test(kernels, transposing_moves_every_element_and_adds_to_its_row)
+{
+    static const int64_t sizes[] = {1, 3, 7, 8, 9, 16, 21, 40};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    for (int r = 0; r < COUNT; r++)
+        for (int c = 0; c < COUNT; c++)
+            for (int with = 0; with < 2; with++) {
+                int64_t rows = sizes[r], columns = sizes[c], wrong = 0;
+                float *from = numbers(rows * (columns + 1), 1), *add = numbers(rows, 2);
+                float *to = test_room((size_t)(columns * (rows + 2)) * sizeof *to);
+                gpp__transpose(rows, columns, from, columns + 1, to, rows + 2, with ? add : NULL);
+                for (int64_t i = 0; i < rows; i++)
+                    for (int64_t j = 0; j < columns; j++)
+                        wrong += to[j * (rows + 2) + i] !=
+                                 from[i * (columns + 1) + j] + (with ? add[i] : 0);
+                cr_expect_eq(wrong, 0, "%lld x %lld", (long long)rows, (long long)columns);
+                free(from);
+                free(add);
+                free(to);
+            }
+}
+
+/* --- gradients of convolutions --- */
+
+typedef struct conv_case {
+    const char *why;
+    int64_t rows;
+    gpp__conv_shape s; /* out is filled in */
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {"one channel: rows of a tile are taps",
+     3,
+     {1, 1, 32, {9, 9}, {0, 0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, true}},
+    {"several slices, the last one padded",
+     2,
+     {1, 70, 20, {6, 5}, {0, 0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, true}},
+    {"several panels", 2, {1, 4, 70, {5, 6}, {0, 0}, {2, 2}, {1, 1}, {0, 0}, {1, 1}, false}},
+    {"an image cut into blocks of lines",
+     1,
+     {1, 32, 8, {40, 37}, {0, 0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, true}},
+    {"several images in a block, the last not full",
+     70,
+     {1, 8, 8, {2, 2}, {0, 0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, true}},
+    {"strides that leave a remainder",
+     3,
+     {1, 5, 9, {11, 10}, {0, 0}, {3, 2}, {2, 3}, {1, 0}, {1, 1}, true}},
+    {"dilation", 2, {1, 6, 9, {12, 13}, {0, 0}, {3, 2}, {1, 2}, {2, 3}, {2, 3}, true}},
+    {"padding beyond the kernel",
+     2,
+     {1, 3, 5, {4, 3}, {0, 0}, {3, 3}, {1, 1}, {5, 4}, {1, 1}, true}},
+    {"one pixel", 4, {1, 9, 7, {1, 1}, {0, 0}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, true}},
+    {"a line longer than a block",
+     1,
+     {1, 32, 4, {3, 400}, {0, 0}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, true}},
+};
+
+static double plain_gradient(const gpp__conv_shape *s, int64_t rows, const float *x,
+                             const float *dy, int64_t o, int64_t c, int64_t h, int64_t w)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < s->out[0]; i++)
+            for (int64_t j = 0; j < s->out[1]; j++) {
+                int64_t y = i * s->stride[0] - s->padding[0] + h * s->dilation[0];
+                int64_t z = j * s->stride[1] - s->padding[1] + w * s->dilation[1];
+                if (y < 0 || z < 0 || y >= s->in[0] || z >= s->in[1])
+                    continue;
+                sum += (double)x[((r * s->in[0] + y) * s->in[1] + z) * s->in_channels + c] *
+                       dy[((r * s->out[0] + i) * s->out[1] + j) * s->out_channels + o];
+            }
+    return sum;
+}
+
+static void expect_gradient(const char *why, const gpp__conv_shape *s, int64_t rows)
+{
+    int64_t taps = s->kernel[0] * s->kernel[1], positions = rows * s->out[0] * s->out[1];
+    float *x = numbers(rows * s->in[0] * s->in[1] * s->in_channels, 1);
+    float *dy = numbers(positions * s->out_channels, 2);
+    gpp__conv_grad *g;
+    cr_assert_eq(gpp__conv_grad_new(&g, s, NULL), GPP_OK);
+    float *dw = test_room(gpp__conv_grad_bytes(g)), *db = test_room((size_t)s->out_channels * 4);
+    float *plain = test_room((size_t)(s->out_channels * s->in_channels * taps) * 4);
+    void *scratch = test_room(gpp__conv_grad_scratch(g));
+    gpp__conv_grad_run(g, rows, x, dy, dw, s->bias ? db : NULL, scratch);
+    gpp__conv_grad_unpack(g, dw, plain);
+    double worst = 0, worst_bias = 0;
+    for (int64_t o = 0; o < s->out_channels; o++) {
+        double sum = 0;
+        for (int64_t p = 0; p < positions; p++)
+            sum += dy[p * s->out_channels + o];
+        if (s->bias && !(fabs(db[o] - sum) <= worst_bias))
+            worst_bias = fabs(db[o] - sum);
+        for (int64_t e = 0; e < s->in_channels * taps; e++) {
+            int64_t c = e / taps, h = e % taps / s->kernel[1], w = e % s->kernel[1];
+            double off = fabs(plain[o * s->in_channels * taps + e] -
+                              plain_gradient(s, rows, x, dy, o, c, h, w));
+            worst = off <= worst ? worst : off;
+        }
+    }
+    cr_expect(worst <= rounding(positions), "%s: weights off by %.3g", why, worst);
+    cr_expect(worst_bias <= 2 * rounding(positions), "%s: bias off by %.3g", why, worst_bias);
+    gpp__conv_grad_free(g);
+    free(x);
+    free(dy);
+    free(dw);
+    free(db);
+    free(plain);
+    free(scratch);
+}
+
+Test(kernels, convolution_gradients_equal_plain_loops)
+{
+    for (size_t k = 0; k < sizeof conv_cases / sizeof *conv_cases; k++) {
+        gpp__conv_shape s = conv_cases[k].s;
+        for (int d = 0; d < 2; d++)
+            s.out[d] =
+                (s.in[d] + 2 * s.padding[d] - s.dilation[d] * (s.kernel[d] - 1) - 1) / s.stride[d] +
+                1;
+        expect_gradient(conv_cases[k].why, &s, conv_cases[k].rows);
+    }
+}
+
+Test(kernels, convolution_gradients_in_groups_are_left_to_others)
+{
+    gpp__conv_shape s = {2, 4, 4, {5, 5}, {3, 3}, {3, 3}, {1, 1}, {0, 0}, {1, 1}, true};
+    gpp__conv_grad *g;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_expect_eq(gpp__conv_grad_new(&g, &s, &err), GPP_EUNSUPPORTED);
+    cr_expect_null(g);
+}
+
+/* --- threads --- */
+
+typedef struct thread_case {
+    const char *why, *spec;
+    int64_t rows;
+    gpp__desc in;
+} thread_case;
+
+static const thread_case thread_cases[] = {
+    {"columns in units, rows in blocks", "linear out=500", 300, {GPP_F32, 1, {400}}},
+    {"many outputs, few rows", "linear out=2000 bias=0", 6, {GPP_F32, 1, {700}}},
+    {"partial sums, the last unit smaller",
+     "conv2d out=40 kernel=3 padding=1",
+     21,
+     {GPP_F32, 3, {24, 28, 28}}},
+    {"one row a unit", "conv2d out=64 kernel=3 padding=1", 5, {GPP_F32, 3, {32, 48, 48}}},
+    {"in groups", "conv2d out=64 kernel=3 padding=1 groups=2", 9, {GPP_F32, 3, {64, 30, 30}}},
+    {"1 x 1", "conv2d out=128 kernel=1", 16, {GPP_F32, 3, {128, 28, 28}}},
+    {"overlapping windows",
+     "maxpool2d kernel=3 stride=2 padding=1",
+     20,
+     {GPP_F32, 3, {24, 31, 31}}},
+};
+
+typedef struct result {
+    float *y, *dx, *grad[2];
+} result;
+
+/* Two backwards: the second adds to the first's gradients. */
+static result run_case(const thread_case *t, int threads)
+{
+    test_rig *rig;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(test_rig_new(&rig, t->spec, 0, &t->in, t->rows, threads, &err), GPP_OK, "%s",
+                 err.msg);
+    int64_t in = test_rig_inputs(rig), out = test_rig_outputs(rig);
+    float *x = numbers(in, 3), *dy = numbers(out, 4);
+    result r = {.y = test_room((size_t)out * 4), .dx = test_room((size_t)in * 4)};
+    test_rig_init(rig, 5);
+    cr_assert_eq(test_rig_forward(rig, x, r.y), GPP_OK);
+    cr_assert_eq(test_rig_backward(rig, dy, r.dx, false), GPP_OK);
+    cr_assert_eq(test_rig_backward(rig, dy, NULL, true), GPP_OK);
+    for (int p = 0; p < rig->layer.param_count; p++) {
+        r.grad[p] = test_room((size_t)rig->layer.param[p].count * 4);
+        test_rig_grad(rig, p, r.grad[p]);
+    }
+    test_rig_free(rig);
+    free(x);
+    free(dy);
+    return r;
+}
+
+static void expect_same(const thread_case *t, int threads, const result *a, const result *b)
+{
+    test_rig *rig;
+    cr_assert_eq(test_rig_new(&rig, t->spec, 0, &t->in, t->rows, 1, NULL), GPP_OK);
+    cr_expect(test_same(a->y, b->y, test_rig_outputs(rig)), "%s: output, %d threads", t->why,
+              threads);
+    cr_expect(test_same(a->dx, b->dx, test_rig_inputs(rig)), "%s: input gradient, %d threads",
+              t->why, threads);
+    for (int p = 0; p < rig->layer.param_count; p++)
+        cr_expect(test_same(a->grad[p], b->grad[p], rig->layer.param[p].count),
+                  "%s: gradient %d, %d threads", t->why, p, threads);
+    test_rig_free(rig);
+}
+
+static void free_result(result *r)
+{
+    free(r->y);
+    free(r->dx);
+    free(r->grad[0]);
+    free(r->grad[1]);
+}
+
+Test(kernels, results_in_many_units_have_the_same_bits_on_1_2_and_3_threads)
+{
+    for (size_t k = 0; k < sizeof thread_cases / sizeof *thread_cases; k++) {
+        result one = run_case(&thread_cases[k], 1);
+        for (int threads = 2; threads <= 3; threads++) {
+            result more = run_case(&thread_cases[k], threads);
+            expect_same(&thread_cases[k], threads, &one, &more);
+            free_result(&more);
+        }
+        free_result(&one);
+    }
+}
+
+/* --- shapes --- */
+
+Test(kernels, heavy_operators_say_what_does_not_fit)
+{
+    static const struct {
+        const char *spec;
+        gpp__desc in;
+        gpp_status code;
+        const char *msg;
+    } cases[] = {
+        {"linear out=3 @fc",
+         {GPP_F32, 3, {64, 7, 7}},
+         GPP_ESHAPE,
+         "linear (layer 4, \"layer\"): input (64, 7, 7) is an image (channels, height, width); put "
+         "a "
+         "flatten before it"},
+        {"conv2d out=8 kernel=5 @c",
+         {GPP_F32, 3, {3, 4, 4}},
+         GPP_ESHAPE,
+         "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 5 x 5 needs at least 5 x 5"},
+        {"conv2d out=8 kernel=3,2 dilation=2,1 padding=0,1 @c",
+         {GPP_F32, 3, {3, 4, 4}},
+         GPP_ESHAPE,
+         "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 3 x 2 needs at least 5 x 1"},
+        {"conv2d out=8 kernel=3 groups=2 @c",
+         {GPP_F32, 3, {3, 9, 9}},
+         GPP_ESHAPE,
+         "conv2d (layer 4, \"layer\"): 2 groups do not divide 3 input channels"},
+        {"conv2d out=9 kernel=3 groups=2 @c",
+         {GPP_F32, 3, {4, 9, 9}},
+         GPP_ESHAPE,
+         "conv2d (layer 4, \"layer\"): 2 groups do not divide 9 output channels"},
+        {"conv2d out=8 kernel=3 @c",
+         {GPP_F32, 1, {30}},
+         GPP_ESHAPE,
+         "conv2d (layer 4, \"layer\"): input (30) has 1 dimensions besides the batch, expected 3"},
+        {"maxpool2d kernel=3 padding=2 @p",
+         {GPP_F32, 3, {3, 9, 9}},
+         GPP_EINVAL,
+         "maxpool2d (layer 4, \"layer\"): padding 2 x 2 is more than half of kernel 3 x 3"},
+        {"maxpool2d kernel=4 @p",
+         {GPP_F32, 3, {3, 9, 3}},
+         GPP_ESHAPE,
+         "maxpool2d (layer 4, \"layer\"): input is 9 x 3, kernel 4 x 4 needs at least 4 x 4"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        test_rig *rig;
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_status status = test_rig_new(&rig, cases[k].spec, 4, &cases[k].in, 2, 1, &err);
+        cr_expect_eq(status, cases[k].code, "%s", cases[k].spec);
+        cr_expect_str_eq(err.msg, cases[k].msg);
+        cr_expect_eq(err.layer, 4, "%s", cases[k].spec);
+        if (status == GPP_OK)
+            test_rig_free(rig);
+    }
+}
+
+Test(kernels, output_sizes_follow_pytorch)
+{
+    static const struct {
+        const char *why, *spec;
+        int64_t in[2], out[2];
+    } cases[] = {
+        {"a remainder is dropped", "maxpool2d kernel=2", {5, 7}, {2, 3}},
+        {"or kept", "maxpool2d kernel=2 ceil=1", {5, 7}, {3, 4}},
+        {"no window starts in the right padding",
+         "maxpool2d kernel=2 stride=2 padding=1 ceil=1",
+         {4, 5},
+         {3, 3}},
+        {"stride beyond the kernel", "maxpool2d kernel=1 stride=3 ceil=1", {4, 5}, {2, 2}},
+        {"dilation", "maxpool2d kernel=3 stride=1 dilation=2", {5, 8}, {1, 4}},
+        {"convolution drops it as well", "conv2d out=2 kernel=3 stride=2", {8, 9}, {3, 4}},
+        {"padding on both sides", "conv2d out=2 kernel=3,5 padding=1,0", {8, 9}, {8, 5}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp__desc in = {GPP_F32, 3, {2, cases[k].in[0], cases[k].in[1]}};
+        gpp_error err = GPP_ERROR_INIT;
+        test_rig *rig;
+        cr_assert_eq(test_rig_new(&rig, cases[k].spec, 0, &in, 1, 1, &err), GPP_OK, "%s", err.msg);
+        cr_expect_eq(rig->layer.out[0].dim[1], cases[k].out[0], "%s: height", cases[k].why);
+        cr_expect_eq(rig->layer.out[0].dim[2], cases[k].out[1], "%s: width", cases[k].why);
+        test_rig_free(rig);
+    }
+}
+
+/* A window of more than 256 places keeps them in another form. */
+Test(kernels, maxpool2d_with_a_large_window_finds_the_maximum_and_routes_the_gradient_to_it)
+{
+    gpp__desc in = {GPP_F32, 3, {9, 20, 40}};
+    test_rig *rig;
+    cr_assert_eq(test_rig_new(&rig, "maxpool2d kernel=20,20 stride=20", 0, &in, 2, 1, NULL),
+                 GPP_OK);
+    int64_t count = test_rig_inputs(rig), outs = test_rig_outputs(rig);
+    cr_assert_eq(outs, 2 * 9 * 2);
+    float *x = test_room((size_t)count * 4), *dx = test_room((size_t)count * 4);
+    float *y = test_room((size_t)outs * 4), *dy = numbers(outs, 6);
+    test_fill_apart(x, count, 7, 0.01);
+    cr_assert_eq(test_rig_forward(rig, x, y), GPP_OK);
+    cr_assert_eq(test_rig_backward(rig, dy, dx, false), GPP_OK);
+    for (int64_t image = 0; image < 18; image++)
+        for (int64_t half = 0; half < 2; half++) {
+            const float *from = x + image * 800 + half * 20, *grad = dx + image * 800 + half * 20;
+            float best = -INFINITY, sum = 0, at_best = 0;
+            for (int h = 0; h < 20; h++)
+                for (int w = 0; w < 20; w++) {
+                    sum += fabsf(grad[h * 40 + w]);
+                    if (from[h * 40 + w] > best)
+                        best = from[h * 40 + w], at_best = grad[h * 40 + w];
+                }
+            cr_expect_eq(y[image * 2 + half], best);
+            cr_expect_eq(at_best, dy[image * 2 + half]);
+            cr_expect_eq(sum, fabsf(at_best), "the gradient goes nowhere else");
+        }
+    test_rig_free(rig);
+    free(x);
+    free(dx);
+    free(y);
+    free(dy);
+}
