@@ -166,12 +166,23 @@ static gpp_status join(gpp_error *err)
     return GPP_OK;
 }
 
+static void leave_starpu(void)
+{
+    if (!process.owned)
+        starpu_sched_ctx_delete(process.context);
+    starpu_shutdown();
+}
+
 static gpp_status enter_process(hwloc_topology_t topology, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     pthread_mutex_lock(&process.lock);
     if (process.users == 0)
         status = starpu_is_initialized() ? join(err) : start(topology, err);
+    if (status == GPP_OK && process.users == 0 && !gpp__policy_ready(process.context)) {
+        leave_starpu();
+        status = gpp__fail(err, GPP_ENOMEM, "the scheduling policy");
+    }
     if (status == GPP_OK)
         process.users++;
     pthread_mutex_unlock(&process.lock);
@@ -181,11 +192,8 @@ static gpp_status enter_process(hwloc_topology_t topology, gpp_error *err)
 static void leave_process(void)
 {
     pthread_mutex_lock(&process.lock);
-    if (--process.users == 0) {
-        if (!process.owned)
-            starpu_sched_ctx_delete(process.context);
-        starpu_shutdown();
-    }
+    if (--process.users == 0)
+        leave_starpu();
     pthread_mutex_unlock(&process.lock);
 }
 

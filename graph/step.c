@@ -4,6 +4,7 @@
  * A step is one walk over its plan's tasks in their order of submission; StarPU infers from it what
  * depends on what. Nothing is allocated or registered here once the plan exists.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,21 +27,24 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__UPDATE] = &gpp__update_codelet,
 };
 
-/** More buffers than StarPU's task has room for go into arrays that StarPU frees. */
-static void set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp__task *t)
+/** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
+ */
+static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp__task *t)
 {
     starpu_data_handle_t *handles = task->handles;
     enum starpu_data_access_mode *modes = task->modes;
     if (t->access_count > STARPU_NMAXBUFS) {
         handles = task->dyn_handles = malloc(t->access_count * sizeof *handles);
         modes = task->dyn_modes = malloc(t->access_count * sizeof *modes);
-        STARPU_ASSERT_MSG(handles && modes, "gridpipe: no memory for a task's buffers");
+        if (!handles || !modes)
+            return false;
     }
     task->nbuffers = t->access_count;
     for (int a = 0; a < t->access_count; a++) {
         handles[a] = e->block[t->access[a].buffer]->handle;
         modes[a] = access_mode[t->access[a].mode];
     }
+    return true;
 }
 
 static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
@@ -53,8 +57,7 @@ static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
     task->callback_arg = e->cell[k].job;
     task->sched_ctx = p->runtime.context;
     task->sched_data = &e->ticket[k];
-    set_buffers(task, e, t);
-    int ret = starpu_task_submit(task);
+    int ret = set_buffers(task, e, t) ? starpu_task_submit(task) : -ENOMEM;
     if (ret) {
         task->destroy = 0;
         starpu_task_destroy(task);
@@ -66,10 +69,12 @@ static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
 static gpp_status number_tasks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
     for (int d = 0; d < p->devices; d++) {
-        uint64_t first;
-        gpp_status status = gpp__lane_extend(p->state[d].lane, e->plan->count[d], &first, err);
+        gpp_status status = gpp__lane_reserve(p->state[d].lane, e->plan->count[d], err);
         if (status != GPP_OK)
             return status;
+    }
+    for (int d = 0; d < p->devices; d++) {
+        uint64_t first = gpp__lane_extend(p->state[d].lane, e->plan->count[d]);
         for (size_t k = 0; k < e->plan->count[d]; k++)
             e->ticket[e->plan->table[d][k]].position = first + k;
     }

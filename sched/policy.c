@@ -50,17 +50,25 @@ static policy_state *state_of(unsigned context)
 static void init_sched(unsigned context)
 {
     policy_state *s = calloc(1, sizeof *s);
-    STARPU_ASSERT_MSG(s, "gridpipe: no memory for the scheduling policy");
+    starpu_sched_ctx_set_policy_data(context, s);
+    if (!s)
+        return; /* gpp__policy_ready tells */
     for (int w = 0; w < STARPU_NMAXWORKERS; w++)
         pthread_mutex_init(&s->worker[w].lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     s->others_end = &s->others;
-    starpu_sched_ctx_set_policy_data(context, s);
+}
+
+bool gpp__policy_ready(unsigned context)
+{
+    return state_of(context) != NULL;
 }
 
 static void deinit_sched(unsigned context)
 {
     policy_state *s = state_of(context);
+    if (!s)
+        return;
     for (int w = 0; w < STARPU_NMAXWORKERS; w++)
         pthread_mutex_destroy(&s->worker[w].lock);
     pthread_mutex_destroy(&s->lock);
@@ -205,6 +213,8 @@ static struct starpu_task *pop_lanes(worker_state *w, bool *has_lane)
 static struct starpu_task *pop_task(unsigned context)
 {
     policy_state *s = state_of(context);
+    if (!s)
+        return NULL;
     unsigned id = starpu_worker_get_id_check();
     worker_state *w = &s->worker[id];
     bool has_lane;
@@ -277,21 +287,24 @@ static bool grow(gpp__lane *lane, size_t size)
     return true;
 }
 
-gpp_status gpp__lane_extend(gpp__lane *lane, size_t count, uint64_t *first, gpp_error *err)
+gpp_status gpp__lane_reserve(gpp__lane *lane, size_t count, gpp_error *err)
 {
     size_t outstanding = (size_t)(lane->end - atomic_load(&lane->next)), size = lane->mask + 1;
     while (size < outstanding + count)
         size *= 2;
-    if (size != lane->mask + 1) {
-        if (outstanding)
-            return gpp__fail(err, GPP_ESTATE, "%zu tasks are still to run before %zu more fit",
-                             outstanding, count);
-        if (!grow(lane, size))
-            return gpp__fail(err, GPP_ENOMEM, "an order of %zu tasks", size);
-    }
-    *first = lane->end;
+    if (size == lane->mask + 1)
+        return GPP_OK;
+    if (outstanding)
+        return gpp__fail(err, GPP_ESTATE, "%zu tasks are still to run before %zu more fit",
+                         outstanding, count);
+    return grow(lane, size) ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "an order of %zu tasks", size);
+}
+
+uint64_t gpp__lane_extend(gpp__lane *lane, size_t count)
+{
+    uint64_t first = lane->end;
     lane->end += count;
-    return GPP_OK;
+    return first;
 }
 
 struct starpu_sched_policy gpp__policy = {

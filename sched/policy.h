@@ -29,19 +29,24 @@ typedef struct gpp__ticket {
 
 extern struct starpu_sched_policy gpp__policy;
 
+/** Whether the policy of `context` got its memory; without it nothing may be submitted. */
+bool gpp__policy_ready(unsigned context);
+
 /**
  * A lane on `worker` in the scheduling context `context`, which runs gpp__policy. Free with
  * gpp__lane_free.
- * @param capacity  most positions that may be outstanding at once; grows in gpp__lane_extend
+ * @param capacity  most positions that may be outstanding at once; gpp__lane_reserve makes it more
  */
 gpp_status gpp__lane_new(gpp__lane **lane, unsigned context, int worker, size_t capacity,
                          gpp_error *err);
 /** All its tasks must have run. NULL is fine. */
 void gpp__lane_free(gpp__lane *lane);
 
-/** Make room for `count` more positions; *first is the first of them. Every one must then be
+/** Make room for `count` more positions. */
+gpp_status gpp__lane_reserve(gpp__lane *lane, size_t count, gpp_error *err);
+/** Give out `count` reserved positions, of which the first is returned. Every one must be
  * submitted. */
-gpp_status gpp__lane_extend(gpp__lane *lane, size_t count, uint64_t *first, gpp_error *err);
+uint64_t gpp__lane_extend(gpp__lane *lane, size_t count);
 
 /** Between these two, workers of the context's lanes wait actively. They nest. */
 void gpp__policy_busy(unsigned context);

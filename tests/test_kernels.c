@@ -327,6 +327,55 @@ Test(kernels, results_in_many_units_have_the_same_bits_on_1_2_and_3_threads)
     }
 }
 
+/* The same rows, each on its own: another cut, other units, and no block is ever full. */
+static result run_rows(const thread_case *t)
+{
+    test_rig *rig;
+    cr_assert_eq(test_rig_new(&rig, t->spec, 0, &t->in, 1, 1, NULL), GPP_OK);
+    int64_t in = test_rig_inputs(rig), out = test_rig_outputs(rig);
+    float *x = numbers(in * t->rows, 3), *dy = numbers(out * t->rows, 4);
+    result r = {.y = test_room((size_t)(out * t->rows) * 4),
+                .dx = test_room((size_t)(in * t->rows) * 4)};
+    test_rig_init(rig, 5);
+    for (int64_t row = 0; row < 2 * t->rows; row++) {
+        int64_t k = row % t->rows;
+        cr_assert_eq(test_rig_forward(rig, x + k * in, r.y + k * out), GPP_OK);
+        cr_assert_eq(test_rig_backward(rig, dy + k * out, r.dx + k * in, row > 0), GPP_OK);
+    }
+    for (int p = 0; p < rig->layer.param_count; p++) {
+        r.grad[p] = test_room((size_t)rig->layer.param[p].count * 4);
+        test_rig_grad(rig, p, r.grad[p]);
+    }
+    test_rig_free(rig);
+    free(x);
+    free(dy);
+    return r;
+}
+
+/* Sums of up to 2·16·784 products in another order; relative to the largest value. */
+#define ORDER_TOLERANCE 1e-5
+
+Test(kernels, a_micro_batch_gives_what_its_rows_give_one_by_one)
+{
+    for (size_t k = 0; k < sizeof thread_cases / sizeof *thread_cases; k++) {
+        const thread_case *t = &thread_cases[k];
+        result all = run_case(t, 2), one = run_rows(t);
+        test_rig *rig;
+        cr_assert_eq(test_rig_new(&rig, t->spec, 0, &t->in, t->rows, 1, NULL), GPP_OK);
+        double y = test_distance(all.y, one.y, test_rig_outputs(rig));
+        double dx = test_distance(all.dx, one.dx, test_rig_inputs(rig));
+        cr_expect(y <= ORDER_TOLERANCE, "%s: output off by %.3g", t->why, y);
+        cr_expect(dx <= ORDER_TOLERANCE, "%s: input gradient off by %.3g", t->why, dx);
+        for (int p = 0; p < rig->layer.param_count; p++) {
+            double g = test_distance(all.grad[p], one.grad[p], rig->layer.param[p].count);
+            cr_expect(g <= ORDER_TOLERANCE, "%s: gradient %d off by %.3g", t->why, p, g);
+        }
+        test_rig_free(rig);
+        free_result(&all);
+        free_result(&one);
+    }
+}
+
 /* --- shapes --- */
 
 Test(kernels, heavy_operators_say_what_does_not_fit)
@@ -337,37 +386,37 @@ Test(kernels, heavy_operators_say_what_does_not_fit)
         gpp_status code;
         const char *msg;
     } cases[] = {
-        {"linear out=3 @fc",
+        {"linear out=3",
          {GPP_F32, 3, {64, 7, 7}},
          GPP_ESHAPE,
          "linear (layer 4, \"layer\"): input (64, 7, 7) is an image (channels, height, width); put "
          "a "
          "flatten before it"},
-        {"conv2d out=8 kernel=5 @c",
+        {"conv2d out=8 kernel=5",
          {GPP_F32, 3, {3, 4, 4}},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 5 x 5 needs at least 5 x 5"},
-        {"conv2d out=8 kernel=3,2 dilation=2,1 padding=0,1 @c",
+        {"conv2d out=8 kernel=3,2 dilation=2,1 padding=0,1",
          {GPP_F32, 3, {3, 4, 4}},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 3 x 2 needs at least 5 x 1"},
-        {"conv2d out=8 kernel=3 groups=2 @c",
+        {"conv2d out=8 kernel=3 groups=2",
          {GPP_F32, 3, {3, 9, 9}},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): 2 groups do not divide 3 input channels"},
-        {"conv2d out=9 kernel=3 groups=2 @c",
+        {"conv2d out=9 kernel=3 groups=2",
          {GPP_F32, 3, {4, 9, 9}},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): 2 groups do not divide 9 output channels"},
-        {"conv2d out=8 kernel=3 @c",
+        {"conv2d out=8 kernel=3",
          {GPP_F32, 1, {30}},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input (30) has 1 dimensions besides the batch, expected 3"},
-        {"maxpool2d kernel=3 padding=2 @p",
+        {"maxpool2d kernel=3 padding=2",
          {GPP_F32, 3, {3, 9, 9}},
          GPP_EINVAL,
          "maxpool2d (layer 4, \"layer\"): padding 2 x 2 is more than half of kernel 3 x 3"},
-        {"maxpool2d kernel=4 @p",
+        {"maxpool2d kernel=4",
          {GPP_F32, 3, {3, 9, 3}},
          GPP_ESHAPE,
          "maxpool2d (layer 4, \"layer\"): input is 9 x 3, kernel 4 x 4 needs at least 4 x 4"},

@@ -70,12 +70,22 @@ Test(pool, every_unit_runs_once_for_any_number_of_units_and_threads)
     }
 }
 
-Test(pool, threads_that_fell_asleep_are_woken)
+static void note_thread(void *arg, int unit, int thread)
+{
+    (void)unit;
+    usleep(ASLEEP_US); /* time for others to wake up and take the next */
+    atomic_fetch_add((_Atomic int *)arg + thread, 1);
+}
+
+Test(pool, threads_that_fell_asleep_are_woken_and_take_part)
 {
     gpp__pool *pool = pool_of(3);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 5; round++) {
+        _Atomic int took[3] = {0, 0, 0};
         usleep(ASLEEP_US);
-        expect_each_once(pool, 8);
+        gpp__parallel(pool, 12, note_thread, took);
+        cr_expect_eq(took[0] + took[1] + took[2], 12);
+        cr_expect(took[1] > 0 && took[2] > 0, "took %d, %d, %d units", took[0], took[1], took[2]);
     }
     gpp__pool_free(pool);
 }
