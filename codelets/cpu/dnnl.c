@@ -7,12 +7,15 @@
  */
 #include "codelets/cpu/dnnl.h"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* --- one thread --- */
+
+/* Of the OpenMP runtime that oneDNN is linked with; omp.h belongs to a compiler, not to it. */
+int omp_get_max_threads(void);
+void omp_set_num_threads(int threads);
 
 static int enter(void)
 {

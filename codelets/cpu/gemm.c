@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-#define PACK_AHEAD 8 /* rows; they are further apart than the processor prefetches by itself */
+#define PACK_AHEAD 2 /* rows; they are further apart than the processor prefetches by itself */
 
 typedef struct gpp__tile {
     int64_t k, rs, ldc;
@@ -53,7 +53,7 @@ typedef int index8 __attribute__((vector_size(32)));
 #include "codelets/cpu/gemm_tile.h"
 
 #define NAME(x)      avx512_##x
-#define TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,fma,prefer-vector-width=512")))
+#define TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,fma")))
 #define WIDTH        16
 #define HEIGHT       12
 #define FMA(a, b, c) _mm512_fmadd_ps(_mm512_set1_ps(a), b, c)

@@ -58,13 +58,15 @@ static const gpp__key conv2d_keys[] = {
 static gpp_status check_groups(const gpp__layer *layer, gpp_error *err)
 {
     const conv2d_attr *attr = layer->attr;
-    int64_t channels = layer->in[0].dim[0];
-    if (channels % attr->groups || attr->out % attr->groups)
-        return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
-                               "conv2d (layer %d, \"%s\"): %lld groups divide neither or only one "
-                               "of %lld input and %lld output channels",
-                               layer->index, layer->label, (long long)attr->groups,
-                               (long long)channels, (long long)attr->out);
+    const char *side[2] = {"input", "output"};
+    int64_t channels[2] = {layer->in[0].dim[0], attr->out};
+    for (int k = 0; k < 2; k++)
+        if (channels[k] % attr->groups)
+            return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
+                                   "conv2d (layer %d, \"%s\"): %lld groups do not divide %lld %s "
+                                   "channels",
+                                   layer->index, layer->label, (long long)attr->groups,
+                                   (long long)channels[k], side[k]);
     return GPP_OK;
 }
 

@@ -20,10 +20,11 @@
 #include "codelets/cpu/gemm.h"
 #include "codelets/op.h"
 
-#define ROWS       GPP__GEMM_BLOCK
-#define BLOCK      GPP__GEMM_BLOCK
-#define UNIT_FLOPS 8e6 /* about 0.1 ms */
-#define MAX_UNITS  16
+#define ROWS         GPP__GEMM_BLOCK
+#define BLOCK        GPP__GEMM_BLOCK
+#define UNIT_FLOPS   8e6 /* about 0.1 ms */
+#define MAX_UNITS    16
+#define SECOND_CACHE 65536 /* floats: half of 512 KiB */
 
 enum { WEIGHT, BIAS };
 
@@ -108,8 +109,8 @@ typedef struct call {
 
 static int unit_count(double flops)
 {
-    int units = (int)(flops / UNIT_FLOPS);
-    return units < 1 ? 1 : units > MAX_UNITS ? MAX_UNITS : units;
+    double units = flops / UNIT_FLOPS;
+    return units < 1 ? 1 : units > MAX_UNITS ? MAX_UNITS : (int)units;
 }
 
 /* The most `count` things a unit gets, in multiples of grain. */
@@ -216,7 +217,9 @@ static void weights_unit(void *arg, int unit, int thread)
 {
     (void)thread;
     const call *c = arg;
-    int64_t n0, n1, group = 4 * OUT_GRAIN; /* of rows of dyᵀ that stay in the first cache */
+    /* Rows of dyᵀ that stay in the first cache, or, when the panels of x fit the second, few, which
+     * goes through dW in order. */
+    int64_t n0, n1, group = c->rows * c->in <= SECOND_CACHE ? FEW_ROWS : 4 * OUT_GRAIN;
     gpp__share(c->out, c->units, unit, OUT_GRAIN, &n0, &n1);
     for (int64_t n = n0; n < n1; n += group)
         gpp__gemm(min64(n1 - n, group), c->in, c->rows, c->dy_t + n * c->rows, c->rows, c->x_panels,

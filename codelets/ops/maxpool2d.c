@@ -92,11 +92,16 @@ AVX2 static inline void store_places(uint8_t *place, __m256i at)
     _mm_storel_epi64((__m128i *)(void *)place, both);
 }
 
-/* One pixel of the output, `blocks` vectors of channels: y and the places of the maxima. */
-AVX2 static inline __attribute__((always_inline)) void
-maximum(int blocks, const window *wh, const window *ww, int kernel_w, int64_t row, int64_t pixel,
-        const float *x, float *y, uint8_t *place)
+/* One pixel of the output, `blocks` vectors of channels: y and the places of the maxima. `ahead`:
+ * to what the next line of outputs will read. */
+AVX2 static inline __attribute__((always_inline)) void maximum(int blocks, const pool_plan *p,
+                                                               const window *wh, const window *ww,
+                                                               int64_t ahead, const float *x,
+                                                               float *y, uint8_t *place)
 {
+    int64_t row = (int64_t)p->h.dilation * p->w.in * p->channels;
+    int64_t pixel = (int64_t)p->w.dilation * p->channels;
+    int kernel_w = p->w.kernel;
     __m256 best[4];
     __m256i at[4];
     for (int b = 0; b < blocks; b++) {
@@ -110,6 +115,8 @@ maximum(int blocks, const window *wh, const window *ww, int kernel_w, int64_t ro
 #pragma GCC unroll 4
             for (int b = 0; b < blocks; b++) {
                 __m256 v = _mm256_loadu_ps(from + 8 * b);
+                if (b % 2 == 0)
+                    __builtin_prefetch(from + ahead + 8 * b);
                 __m256 take = _mm256_or_ps(_mm256_cmp_ps(v, best[b], _CMP_GT_OQ),
                                            _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
                 best[b] = _mm256_blendv_ps(best[b], v, take);
@@ -124,16 +131,20 @@ maximum(int blocks, const window *wh, const window *ww, int kernel_w, int64_t ro
     }
 }
 
-/* As scalar_maximum for channels 0 … count-1; returns count, in whole vectors. */
-AVX2 static int64_t vector_maximum(const pool_plan *p, const window *wh, const window *ww,
-                                   const float *x, float *y, uint8_t *place)
+/* A line of outputs, as many channels as fill vectors; returns how many. x is the image's line of
+ * the first input of the windows. */
+AVX2 static int64_t vector_maximum(const pool_plan *p, const window *wh, const float *x, float *y,
+                                   uint8_t *place)
 {
-    int64_t row = (int64_t)p->h.dilation * p->w.in * p->channels;
-    int64_t pixel = (int64_t)p->w.dilation * p->channels, c = 0;
-    for (; c + 32 <= p->channels; c += 32)
-        maximum(4, wh, ww, p->w.kernel, row, pixel, x + c, y + c, place ? place + c : NULL);
-    for (; c + 8 <= p->channels; c += 8)
-        maximum(1, wh, ww, p->w.kernel, row, pixel, x + c, y + c, place ? place + c : NULL);
+    int64_t ahead = (int64_t)p->h.stride * p->w.in * p->channels, c = 0;
+    for (int32_t o = 0; o < p->w.out; o++, y += p->channels, place += place ? p->channels : 0) {
+        const window *ww = &p->w.window[o];
+        const float *from = x + ww->in * p->channels;
+        for (c = 0; c + 32 <= p->channels; c += 32)
+            maximum(4, p, wh, ww, ahead, from + c, y + c, place ? place + c : NULL);
+        for (; c + 8 <= p->channels; c += 8)
+            maximum(1, p, wh, ww, ahead, from + c, y + c, place ? place + c : NULL);
+    }
     return c;
 }
 
@@ -163,15 +174,19 @@ AVX2 static inline __attribute__((always_inline)) void gather(int blocks, const 
         _mm256_storeu_ps(dx + 8 * b, sum[b]);
 }
 
-/* As scalar_gather for channels 0 … count-1; returns count. */
-AVX2 static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const hit *hw, int nw,
-                                  const float *dy, const uint8_t *place, float *dx)
+/* A line of inputs, as many channels as fill vectors; returns how many. */
+AVX2 static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const float *dy,
+                                  const uint8_t *place, float *dx)
 {
     int64_t c = 0;
-    for (; c + 32 <= p->channels; c += 32)
-        gather(4, p, hh, nh, hw, nw, dy + c, place + c, dx + c);
-    for (; c + 8 <= p->channels; c += 8)
-        gather(1, p, hh, nh, hw, nw, dy + c, place + c, dx + c);
+    for (int32_t i = 0; i < p->w.in; i++, dx += p->channels) {
+        const hit *hw = p->w.hit + p->w.first[i];
+        int nw = p->w.first[i + 1] - p->w.first[i];
+        for (c = 0; c + 32 <= p->channels; c += 32)
+            gather(4, p, hh, nh, hw, nw, dy + c, place + c, dx + c);
+        for (; c + 8 <= p->channels; c += 8)
+            gather(1, p, hh, nh, hw, nw, dy + c, place + c, dx + c);
+    }
     return c;
 }
 
@@ -180,16 +195,16 @@ static bool has_vectors(void)
 {
     return false;
 }
-static int64_t vector_maximum(const pool_plan *p, const window *wh, const window *ww,
-                              const float *x, float *y, uint8_t *place)
+static int64_t vector_maximum(const pool_plan *p, const window *wh, const float *x, float *y,
+                              uint8_t *place)
 {
-    (void)p, (void)wh, (void)ww, (void)x, (void)y, (void)place;
+    (void)p, (void)wh, (void)x, (void)y, (void)place;
     return 0;
 }
-static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const hit *hw, int nw,
-                             const float *dy, const uint8_t *place, float *dx)
+static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const float *dy,
+                             const uint8_t *place, float *dx)
 {
-    (void)p, (void)hh, (void)nh, (void)hw, (void)nw, (void)dy, (void)place, (void)dx;
+    (void)p, (void)hh, (void)nh, (void)dy, (void)place, (void)dx;
     return 0;
 }
 #endif
@@ -206,6 +221,13 @@ static axis axis_of(const gpp__layer *layer, int k)
         .padding = (int32_t)attr->padding[k],
         .dilation = (int32_t)attr->dilation[k],
     };
+}
+
+/* Inputs along an axis that one window needs; padding supplies some. */
+static int64_t least_input(const axis *a)
+{
+    int64_t least = (int64_t)a->dilation * (a->kernel - 1) + 1 - 2 * (int64_t)a->padding;
+    return least > 1 ? least : 1;
 }
 
 /* Outputs along an axis; 0 when the window is larger than the padded input. */
@@ -251,11 +273,10 @@ static gpp_status maxpool2d_infer(gpp__layer *layer, gpp_error *err)
     if (out_h < 1 || out_w < 1)
         return gpp__fail_layer(
             err, GPP_ESHAPE, layer->index,
-            "maxpool2d (layer %d, \"%s\"): input is %d x %d, kernel %d x %d with padding %d x %d "
-            "and dilation %d x %d needs at least %d x %d",
-            layer->index, layer->label, h.in, w.in, h.kernel, w.kernel, h.padding, w.padding,
-            h.dilation, w.dilation, h.dilation * (h.kernel - 1) + 1 - 2 * h.padding,
-            w.dilation * (w.kernel - 1) + 1 - 2 * w.padding);
+            "maxpool2d (layer %d, \"%s\"): input is %d x %d, kernel %d x %d needs at least "
+            "%lld x %lld",
+            layer->index, layer->label, h.in, w.in, h.kernel, w.kernel, (long long)least_input(&h),
+            (long long)least_input(&w));
     layer->out_count = 1;
     layer->out[0] = (gpp__desc){GPP_F32, 3, {layer->in[0].dim[0], out_h, out_w}};
     return GPP_OK;
@@ -347,35 +368,37 @@ static void scalar_maximum(const pool_plan *p, const window *wh, const window *w
     *place = at;
 }
 
-static void forward_pixel(const pass *call, int64_t image, const window *wh, const window *ww,
-                          int64_t out)
+static void forward_line(const pass *call, int64_t line)
 {
     const pool_plan *p = call->plan;
-    const float *x = call->from + ((image * p->h.in + wh->in) * p->w.in + ww->in) * p->channels;
+    const window *wh = &p->h.window[line % p->h.out];
+    int64_t out = line * p->w.out * p->channels, first = 0;
+    const float *x = call->from + (line / p->h.out * p->h.in + wh->in) * p->w.in * p->channels;
     float *y = call->to + out;
     uint8_t *place = call->place && !p->wide ? (uint8_t *)call->place + out : NULL;
-    int64_t c = p->vectors ? vector_maximum(p, wh, ww, x, y, place) : 0;
-    for (; c < p->channels; c++) {
-        int32_t at;
-        scalar_maximum(p, wh, ww, x + c, y + c, &at);
-        if (place)
-            place[c] = (uint8_t)at;
-        else if (call->place)
-            ((int32_t *)call->place)[out + c] = at;
-    }
+    int32_t *wide = call->place && p->wide ? (int32_t *)call->place + out : NULL, at;
+    if (p->vectors)
+        first = vector_maximum(p, wh, x, y, place);
+    for (int64_t o = 0; o < p->w.out; o++)
+        for (int64_t c = first; c < p->channels; c++) {
+            const window *ww = &p->w.window[o];
+            int64_t k = o * p->channels + c;
+            scalar_maximum(p, wh, ww, x + ww->in * p->channels + c, y + k, &at);
+            if (place)
+                place[k] = (uint8_t)at;
+            else if (wide)
+                wide[k] = at;
+        }
 }
 
 static void forward_unit(void *arg, int unit, int thread)
 {
     (void)thread;
     const pass *call = arg;
-    const pool_plan *p = call->plan;
     int64_t begin, end;
-    gpp__share(p->images * p->h.out, call->units, unit, 1, &begin, &end);
+    gpp__share(call->plan->images * call->plan->h.out, call->units, unit, 1, &begin, &end);
     for (int64_t line = begin; line < end; line++)
-        for (int64_t o = 0; o < p->w.out; o++)
-            forward_pixel(call, line / p->h.out, &p->h.window[line % p->h.out], &p->w.window[o],
-                          (line * p->w.out + o) * p->channels);
+        forward_line(call, line);
 }
 
 static float scalar_gather(const pass *call, const hit *hh, int nh, const hit *hw, int nw,
@@ -394,30 +417,30 @@ static float scalar_gather(const pass *call, const hit *hh, int nh, const hit *h
     return sum;
 }
 
-static void backward_pixel(const pass *call, int64_t line, int64_t i)
+static void backward_line(const pass *call, int64_t line)
 {
     const pool_plan *p = call->plan;
     int64_t ih = line % p->h.in, out = line / p->h.in * p->h.out * p->w.out * p->channels;
-    const hit *hh = p->h.hit + p->h.first[ih], *hw = p->w.hit + p->w.first[i];
-    int nh = p->h.first[ih + 1] - p->h.first[ih], nw = p->w.first[i + 1] - p->w.first[i];
-    float *dx = call->to + (line * p->w.in + i) * p->channels;
-    int64_t c = 0;
+    const hit *hh = p->h.hit + p->h.first[ih];
+    int nh = p->h.first[ih + 1] - p->h.first[ih];
+    float *dx = call->to + line * p->w.in * p->channels;
+    int64_t first = 0;
     if (p->vectors)
-        c = vector_gather(p, hh, nh, hw, nw, call->from + out, (uint8_t *)call->place + out, dx);
-    for (; c < p->channels; c++)
-        dx[c] = scalar_gather(call, hh, nh, hw, nw, out, c);
+        first = vector_gather(p, hh, nh, call->from + out, (uint8_t *)call->place + out, dx);
+    for (int64_t i = 0; i < p->w.in; i++)
+        for (int64_t c = first; c < p->channels; c++)
+            dx[i * p->channels + c] = scalar_gather(call, hh, nh, p->w.hit + p->w.first[i],
+                                                    p->w.first[i + 1] - p->w.first[i], out, c);
 }
 
 static void backward_unit(void *arg, int unit, int thread)
 {
     (void)thread;
     const pass *call = arg;
-    const pool_plan *p = call->plan;
     int64_t begin, end;
-    gpp__share(p->images * p->h.in, call->units, unit, 1, &begin, &end);
+    gpp__share(call->plan->images * call->plan->h.in, call->units, unit, 1, &begin, &end);
     for (int64_t line = begin; line < end; line++)
-        for (int64_t i = 0; i < p->w.in; i++)
-            backward_pixel(call, line, i);
+        backward_line(call, line);
 }
 
 /* --- kernels --- */

@@ -1,0 +1,101 @@
+/*
+ * bench/common.h: what the benchmarks share: options, a report that is a table for people or JSON
+ * lines for programs, memory, time, medians.
+ *
+ * Everything here is for benchmarks: what fails in a helper ends the program with a message.
+ */
+#ifndef GPP_BENCH_COMMON_H
+#define GPP_BENCH_COMMON_H
+
+#include <gridpipe.h>
+
+/** Ends the program with the record's text unless `status` is GPP_OK. */
+void bench_check(gpp_status status, const gpp_error *err);
+/** Zeroed memory, aligned as the library's buffers. Release with free. */
+void *bench_room(size_t bytes);
+
+/** Seconds, CLOCK_MONOTONIC. */
+double bench_now(void);
+/** Sorts `value`; NaN for count == 0. */
+double bench_median(double value[], size_t count);
+/** Uniform in [-1, 1), a function of position alone. */
+void bench_fill(float *x, int64_t count);
+
+/** How long to measure: at least `least` runs, then until `seconds` are over. */
+typedef struct bench_budget {
+    int least;
+    double seconds;
+} bench_budget;
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+enum { BENCH_MOST = 16 };
+
+typedef struct bench_ints {
+    int count, value[BENCH_MOST];
+} bench_ints;
+
+typedef enum bench_option_type {
+    BENCH_FLAG,  /* bool */
+    BENCH_REAL,  /* double, above 0 */
+    BENCH_INT,   /* int: a number from 1 to 1,000,000 */
+    BENCH_INTS,  /* bench_ints: a comma-separated list of such numbers */
+    BENCH_WORDS, /* unsigned: bit k is set when choices[k] is in a comma-separated list */
+} bench_option_type;
+
+typedef struct bench_option {
+    const char *name; /* without "--"; NULL ends a list */
+    bench_option_type type;
+    void *value; /* what stands there is the default */
+    const char *help;
+    const char *const *choices; /* of BENCH_WORDS, NULL-terminated */
+} bench_option;
+
+/** Reads "--name value" and "--name=value". --help prints `about` and the options and ends the
+ * program; a wrong option ends it with what is allowed and status 2. */
+void bench_options_read(const char *program, const char *about, const bench_option option[],
+                        int argc, char *argv[]);
+
+/** Names of gpp_checkpoint's values, in their order: choices of a BENCH_WORDS. */
+extern const char *const bench_modes[];
+enum { BENCH_ALL_MODES = 7 };
+
+/* --- reports ---------------------------------------------------------------------------------- */
+
+enum { BENCH_TEXT = -1 };
+
+typedef struct bench_column {
+    const char *key;     /* in JSON */
+    const char *head;    /* in the table; NULL: in JSON only */
+    int width, decimals; /* decimals: of the table, or BENCH_TEXT */
+    double unit;         /* the table shows number / unit; 0: 1 */
+} bench_column;
+
+typedef struct bench_value {
+    const char *text;
+    double number; /* NaN: unknown */
+} bench_value;
+
+static inline bench_value bench_text(const char *text)
+{
+    return (bench_value){text, 0};
+}
+static inline bench_value bench_number(double number)
+{
+    return (bench_value){NULL, number};
+}
+
+typedef struct bench_report {
+    bool json;
+    const bench_column *column; /* ends with key == NULL */
+} bench_report;
+
+/** The table's title and heading; nothing in JSON. */
+void bench_report_begin(const bench_report *report, const char *title);
+/** A line. @param value  one for each column */
+void bench_report_row(const bench_report *report, const bench_value value[]);
+/** A remark under the table; nothing in JSON. */
+void bench_report_note(const bench_report *report, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * bench/kernel.c: see kernel.h.
+ *
+ * The layer is a stage of its own, so its weights are packed as in a pipe; then its kernels are
+ * called again and again on the same memory. What fits into the caches stays there, which is kinder
+ * than a pipe: the rate inside real cells is the step benchmark's.
+ */
+#include "bench/kernel.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+#include "codelets/program.h"
+
+typedef struct rig {
+    gpp__stage stage;
+    gpp__kernel kernel;
+    gpp__run run;
+    gpp__io io;
+    char *params, *grads, *saved, *scratch;
+    float *x, *y, *grad_x, *grad_y;
+} rig;
+
+static void compile(rig *r, const gpp__layer *layer, int64_t rows)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    bench_check(gpp__stage_init(&r->stage, layer, 1, rows, &err), &err);
+    r->kernel =
+        (gpp__kernel){.layer = layer, .store = &r->stage.store[0], .rows = rows, .threads = 1};
+    if (layer->op->prepare)
+        bench_check(layer->op->prepare(&r->kernel, &err), &err);
+}
+
+static float *numbers(const gpp__desc *d, int64_t rows)
+{
+    int64_t count = rows * gpp__desc_count(d);
+    float *x = bench_room((size_t)count * sizeof *x);
+    bench_fill(x, count);
+    return x;
+}
+
+static void furnish(rig *r, const gpp__layer *layer, int64_t rows)
+{
+    size_t forward = r->kernel.forward_scratch, backward = r->kernel.backward_scratch;
+    r->params = bench_room(r->stage.params_bytes);
+    r->grads = bench_room(r->stage.grads_bytes);
+    r->saved = bench_room(r->kernel.saved_bytes);
+    r->scratch = bench_room(forward > backward ? forward : backward);
+    r->x = numbers(&layer->in[0], rows);
+    r->grad_x = numbers(&layer->in[0], rows);
+    r->y = numbers(&layer->out[0], rows);
+    r->grad_y = numbers(&layer->out[0], rows);
+    for (int p = 0; p < layer->param_count; p++)
+        layer->op->init(layer, p, 1, (float *)(void *)(r->params + layer->param[p].offset));
+    bench_check(gpp__stage_pack(&r->stage, &r->run, r->params), r->run.err);
+}
+
+static void connect(rig *r, bool grad_input)
+{
+    r->io = (gpp__io){.in = {r->x},
+                      .out = {r->y},
+                      .saved = r->saved,
+                      .params = r->params + r->stage.param_at[0],
+                      .packed = r->params + r->stage.packed_at[0],
+                      .grad_out = {r->grad_y},
+                      .grad_in = {grad_input ? r->grad_x : NULL},
+                      .grads = r->grads + r->stage.grad_at[0],
+                      .accumulate = true,
+                      .scratch = r->scratch};
+}
+
+static void dismantle(rig *r)
+{
+    if (r->kernel.layer->op->release)
+        r->kernel.layer->op->release(&r->kernel);
+    gpp__stage_release(&r->stage);
+    void *all[] = {r->params, r->grads, r->saved, r->scratch, r->x, r->y, r->grad_x, r->grad_y};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        free(all[k]);
+}
+
+typedef gpp_status (*kernel_fn)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
+
+static double median_ms(const rig *r, kernel_fn fn, bench_budget budget)
+{
+    enum { MOST_RUNS = 1000 };
+    double ms[MOST_RUNS];
+    int runs = 0;
+    bench_check(fn(&r->kernel, &r->run, &r->io), r->run.err);
+    for (double since = bench_now();
+         runs < budget.least || (runs < MOST_RUNS && bench_now() - since < budget.seconds);
+         runs++) {
+        double begin = bench_now();
+        bench_check(fn(&r->kernel, &r->run, &r->io), r->run.err);
+        ms[runs] = 1e3 * (bench_now() - begin);
+    }
+    return bench_median(ms, (size_t)runs);
+}
+
+bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool grad_input,
+                                     bench_budget budget)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    rig r = {.run = {.training = true, .seed = 1, .err = &err}};
+    double flops = layer->op->flops ? layer->op->flops(layer) * (double)rows : 0;
+    omp_set_num_threads(1); /* as a cell does: the library's threads would be cores of others */
+    compile(&r, layer, rows);
+    furnish(&r, layer, rows);
+    connect(&r, grad_input);
+    bench_kernel_times t = {.forward_flops = flops, .backward_flops = (1 + grad_input) * flops};
+    t.forward_ms = median_ms(&r, layer->op->forward, budget);
+    t.backward_ms = median_ms(&r, layer->op->backward, budget);
+    dismantle(&r);
+    return t;
+}

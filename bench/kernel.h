@@ -1,0 +1,25 @@
+/*
+ * bench/kernel.h: one layer's kernels on one core, without a pipe or the runtime.
+ */
+#ifndef GPP_BENCH_KERNEL_H
+#define GPP_BENCH_KERNEL_H
+
+#include "bench/common.h"
+#include "codelets/op.h"
+
+typedef struct bench_kernel_times {
+    double forward_ms, backward_ms; /* medians */
+    double forward_flops, backward_flops;
+} bench_kernel_times;
+
+/**
+ * Time forward and backward of `layer` (of a model whose input is set) with `rows` rows.
+ *
+ * @param grad_input  the backward also gives the gradient of the input, as in every layer but a
+ * model's first
+ * @param budget      for each of the two
+ */
+bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool grad_input,
+                                     bench_budget budget);
+
+#endif

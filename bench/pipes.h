@@ -1,0 +1,42 @@
+/*
+ * bench/pipes.h: pipes that are timed, with their mini-batches, and pipes whose cells busy-wait.
+ */
+#ifndef GPP_BENCH_PIPES_H
+#define GPP_BENCH_PIPES_H
+
+#include "bench/common.h"
+#include "graph/pipe.h"
+
+/** A mini-batch for a pipe with a loss. */
+typedef struct bench_batch {
+    gpp_tensor x, target;
+} bench_batch;
+bench_batch bench_batch_new(const gpp_pipe *pipe, int64_t rows);
+void bench_batch_free(bench_batch *batch);
+
+/** Medians over `runs` steps. */
+typedef struct bench_timing {
+    int runs, tasks;
+    double step_ms;     /* of the call, wall clock */
+    double graph_ms;    /* from the start of its first task to the end of its last */
+    double bound_ms;    /* longest path through the schedule, with each step's own task times */
+    double efficiency;  /* bound / step */
+    double gflops_core; /* of convolutions and linear layers in a core-second of F, R and B tasks */
+} bench_timing;
+
+/** Steps of a pipe, after a few that are not counted: gpp_pipe_step when it has an optimizer, else
+ * gpp_pipe_gradients. */
+bench_timing bench_pipe_time(gpp_pipe *pipe, const bench_batch *batch, bench_budget budget);
+
+/** Sums over the pipe's devices. */
+void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak);
+
+/**
+ * A pipe of `n` partitions whose cells busy-wait so long, for mini-batches of `m` rows of one
+ * number in `m` micro-batches. Its one kind of layer passes its input on, recomputes as long as its
+ * forward, and has a parameter, so that gradients flow through every partition.
+ */
+gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, double forward_ms,
+                          double backward_ms);
+
+#endif

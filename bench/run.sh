@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds a release in build/release and runs one benchmark. What it prints on standard output is the
+# benchmark's alone; messages of the build go to build/bench.log.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+names=(overhead efficiency step)
+
+usage() {
+    cat <<END
+usage: bash bench/run.sh NAME [--json] [--quick] [more options]
+
+  overhead    microseconds per task in steps of empty cells, up to 100,000 cells
+  efficiency  steps of cells that busy-wait 1 ms, against the schedule's lower bound
+  step        training steps of a convolutional network and a multilayer perceptron:
+              time, bound, memory, and the rates of their kernels
+
+  --json      one JSON object a line instead of tables
+  --quick     a short run
+  --help      after NAME: the options of that benchmark
+END
+}
+
+case "${1-}" in
+--help | -h)
+    usage
+    exit 0
+    ;;
+"")
+    usage >&2
+    exit 2
+    ;;
+esac
+
+name=$1
+shift
+known=false
+for each in "${names[@]}"; do
+    [[ $each != "$name" ]] || known=true
+done
+if ! $known; then
+    echo "bench/run.sh: no benchmark is called \"$name\"; there are: ${names[*]}" >&2
+    exit 2
+fi
+
+log=build/bench.log
+choices=(-DGRIDPIPE_BENCH=ON)
+if [[ ! -f build/release/CMakeCache.txt ]]; then
+    choices+=(-DGRIDPIPE_TESTS=OFF -DGRIDPIPE_EXAMPLES=OFF)
+fi
+mkdir -p build
+if ! { cmake --preset release "${choices[@]}" &&
+    cmake --build --preset release --parallel "$(nproc)" --target "bench_$name"; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    exit 1
+fi
+exec "build/release/bench/bench_$name" "$@"
