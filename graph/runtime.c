@@ -1,10 +1,11 @@
 /*
  * graph/runtime.c: see runtime.h.
  *
- * Two traps of StarPU 1.3 and 1.4 live here. A STARPU_SCHED in the environment silently replaces
- * the policy an application asks for, so it is hidden while StarPU starts. And StarPU prints
- * remarks to stderr unless STARPU_SILENT is set, which a library should not, so it is set meanwhile
- * unless the user has set it.
+ * Three traps live here, all in the environment while StarPU starts, which is put back afterwards.
+ * A STARPU_SCHED silently replaces the policy an application asks for, so it is hidden. StarPU
+ * prints remarks to stderr unless STARPU_SILENT is set, which a library should not, so it is set
+ * unless the user has set it. And hwloc looks for displays through plugins that connect to every X
+ * server there might be, which takes seconds where names are resolved slowly; we want none of it.
  */
 #include "graph/runtime.h"
 
@@ -27,16 +28,13 @@ static struct {
  * ---------------------------------------------------------------------------------------------------
  */
 
-/** Sets (or with NULL removes) a variable and returns a copy of what it was, for restore_variable.
+/** Takes a variable away and returns a copy of it, NULL when there was none, for restore_variable.
  */
-static char *replace_variable(const char *name, const char *value)
+static char *hide_variable(const char *name)
 {
     const char *old = getenv(name);
     char *copy = old ? strdup(old) : NULL;
-    if (value)
-        setenv(name, value, 1);
-    else
-        unsetenv(name);
+    unsetenv(name);
     return copy;
 }
 
@@ -44,8 +42,6 @@ static void restore_variable(const char *name, char *value)
 {
     if (value)
         setenv(name, value, 1);
-    else
-        unsetenv(name);
     free(value);
 }
 
@@ -57,6 +53,8 @@ static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
 {
     if (hwloc_topology_init(topology))
         return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot be started");
+    hwloc_topology_set_components(*topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
+    hwloc_topology_set_components(*topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
     if (hwloc_topology_load(*topology)) {
         hwloc_topology_destroy(*topology);
         return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot read this machine's topology");
@@ -123,20 +121,42 @@ static void configure(struct starpu_conf *conf, hwloc_topology_t topology)
     }
 }
 
-static gpp_status start(hwloc_topology_t topology, gpp_error *err)
+/* Discovery of displays and OpenCL devices, of which nothing here makes use. */
+static const char no_displays[] = "-gl,-opencl";
+
+/** HWLOC_COMPONENTS would make hwloc forget the machine that one of the others describes. */
+static bool user_steers_hwloc(void)
 {
-    struct starpu_conf conf;
-    configure(&conf, topology);
-    char *sched = replace_variable("STARPU_SCHED", NULL);
-    char *silent = getenv("STARPU_SILENT") ? strdup(getenv("STARPU_SILENT")) : NULL;
-    setenv("STARPU_SILENT", silent ? silent : "1", 1);
-    int ret = starpu_init(&conf);
-    restore_variable("STARPU_SILENT", silent);
+    return getenv("HWLOC_COMPONENTS") || getenv("HWLOC_SYNTHETIC") || getenv("HWLOC_XMLFILE") ||
+           getenv("HWLOC_FSROOT") || getenv("HWLOC_CPUID_PATH");
+}
+
+static int init_quietly(struct starpu_conf *conf)
+{
+    bool silent = getenv("STARPU_SILENT"), components = user_steers_hwloc();
+    char *sched = hide_variable("STARPU_SCHED");
+    if (!silent)
+        setenv("STARPU_SILENT", "1", 1);
+    if (!components)
+        setenv("HWLOC_COMPONENTS", no_displays, 1);
+    int ret = starpu_init(conf);
+    if (!silent)
+        unsetenv("STARPU_SILENT");
+    if (!components)
+        unsetenv("HWLOC_COMPONENTS");
     if (sched)
         gpp__log(GPP_LOG_INFO,
                  "STARPU_SCHED=%s does not apply to gridpipe's tasks: they follow an order table",
                  sched);
     restore_variable("STARPU_SCHED", sched);
+    return ret;
+}
+
+static gpp_status start(hwloc_topology_t topology, gpp_error *err)
+{
+    struct starpu_conf conf;
+    configure(&conf, topology);
+    int ret = init_quietly(&conf);
     if (ret)
         return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be started: %s", strerror(-ret));
     starpu_malloc_set_align(GPP__ALIGN);
