@@ -31,6 +31,9 @@ for variable in "${!STARPU_@}" "${!OMP_@}"; do
     unset "$variable"
 done
 export STARPU_SILENT=1 STARPU_HOSTNAME=gridpipe LC_ALL=C
+# Nor do hwloc's plugins: one looks for displays, which where names resolve slowly takes seconds at
+# every start of StarPU, and they lose some memory whenever they are unloaded.
+export HWLOC_PLUGINS_PATH=$logs/none
 
 # A StarPU home of its own: two first starts at once on an empty one abort.
 use_home() {
@@ -275,14 +278,13 @@ sanitizer_works() {
     gcc "-fsanitize=$1" "$logs/probe.c" -o "$logs/probe" && ${fixed_addresses-} "$logs/probe"
 }
 
-# Nothing is suppressed. hwloc's plugins (displays, OpenCL), which lose a kilobyte whenever they are
-# unloaded and which nothing here asks for, are not loaded.
+# Nothing is suppressed.
 sanitized() {
     local output="$logs/sanitized-${1##*/}.out"
     local leaks=1
     $leaks_are_seen || leaks=0
-    HWLOC_PLUGINS_PATH=$logs/none ASAN_OPTIONS=detect_leaks=$leaks \
-        UBSAN_OPTIONS=print_stacktrace=1 timeout 1200 "$@" >"$output" 2>&1
+    ASAN_OPTIONS=detect_leaks=$leaks UBSAN_OPTIONS=print_stacktrace=1 \
+        timeout 1200 "$@" >"$output" 2>&1
     local status=$?
     cat "$output"
     grep -E 'AddressSanitizer|LeakSanitizer|runtime error' "$output" && return 1
@@ -301,8 +303,7 @@ thread_sanitized() {
         return 77
     fi
     local output="$logs/threads-${1##*/}.out"
-    HWLOC_PLUGINS_PATH=$logs/none TSAN_OPTIONS=history_size=4 timeout 1200 \
-        ${fixed_addresses-} "$@" >"$output" 2>&1
+    TSAN_OPTIONS=history_size=4 timeout 1200 ${fixed_addresses-} "$@" >"$output" 2>&1
     local status=$?
     cat "$output"
     grep -E 'ThreadSanitizer' "$output" && return 1
