@@ -18,6 +18,8 @@
 
 static gpp_status check(size_t layers, const double cost[], size_t partitions, gpp_error *err)
 {
+    if (!cost)
+        return gpp__fail(err, GPP_EINVAL, "cost is NULL");
     if (partitions < 1)
         return gpp__fail(err, GPP_EINVAL, "there must be at least 1 partition");
     if (layers < partitions)
@@ -72,7 +74,8 @@ static void cut_prefixes(size_t layers, const double cost[], size_t partitions, 
 gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t partitions, int balance[],
                               gpp_error *err)
 {
-    gpp_status status = check(layers, cost, partitions, err);
+    gpp_status status = balance ? check(layers, cost, partitions, err)
+                                : gpp__fail(err, GPP_EINVAL, "balance is NULL");
     if (status != GPP_OK)
         return status;
     size_t row = layers + 1;

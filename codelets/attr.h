@@ -11,8 +11,9 @@
 void gpp__attr_defaults(const gpp__key *keys, void *attr);
 
 /**
- * Set attributes from a list, the others to their fallbacks; check that none is unknown, doubled, out of range or missing.
- * Messages read "conv2d: kernel must be 1 ... 4096, got 0"; unknown keys list the known ones.
+ * Set attributes from a list, the others to their fallbacks; check that none is unknown, doubled,
+ * out of range or missing. Messages read "conv2d: kernel must be 1 ... 4096, got 0"; unknown keys
+ * list the known ones.
  * @param who  the operator's name, for messages
  */
 gpp_status gpp__attr_set(const char *who, const gpp__key *keys, void *attr, const gpp_attr given[],

@@ -39,10 +39,32 @@ static void on_register(starpu_data_handle_t handle, unsigned home_node, void *d
     }
 }
 
+static uintptr_t take_reserved(gpp__block_data *b, unsigned node)
+{
+    for (int c = 0; c < 2; c++)
+        if (b->charge[c].reserved && b->charge[c].node == node &&
+            !atomic_exchange(&b->charge[c].lent, true))
+            return b->charge[c].reserved;
+    return 0;
+}
+
+/** Whether `ptr` was reserved memory, which stays ours. */
+static bool give_back(gpp__block_data *b, uintptr_t ptr)
+{
+    for (int c = 0; c < 2; c++)
+        if (b->charge[c].reserved == ptr) {
+            atomic_store(&b->charge[c].lent, false);
+            return true;
+        }
+    return false;
+}
+
 static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 {
     block_interface *i = data_interface;
-    i->ptr = starpu_malloc_on_node(node, i->bytes);
+    i->ptr = take_reserved(i->account, node);
+    if (!i->ptr)
+        i->ptr = starpu_malloc_on_node(node, i->bytes);
     if (!i->ptr)
         return -ENOMEM;
     meter_add(meter_of(i->account, node), i->bytes);
@@ -52,7 +74,8 @@ static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 static void on_free(void *data_interface, unsigned node)
 {
     block_interface *i = data_interface;
-    starpu_free_on_node(node, i->ptr, i->bytes);
+    if (!give_back(i->account, i->ptr))
+        starpu_free_on_node(node, i->ptr, i->bytes);
     i->ptr = 0;
     atomic_fetch_sub(&meter_of(i->account, node)->now, i->bytes);
 }
@@ -161,19 +184,39 @@ static void number_interface(void)
     ops.interfaceid = (enum starpu_data_interface_id)starpu_data_interface_get_next_id();
 }
 
-void gpp__block_register(gpp__block_data *b, const char *name)
+static void free_reserved(gpp__block_data *b)
+{
+    for (int c = 0; c < 2; c++) {
+        if (b->charge[c].reserved)
+            starpu_free_on_node(b->charge[c].node, b->charge[c].reserved, b->bytes);
+        b->charge[c].reserved = 0;
+    }
+}
+
+gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, number_interface);
+    for (int c = 0; c < 2 && b->charge[c].meter; c++) {
+        b->charge[c].reserved = starpu_malloc_on_node(b->charge[c].node, b->bytes);
+        atomic_store(&b->charge[c].lent, false);
+        if (!b->charge[c].reserved) {
+            free_reserved(b);
+            return gpp__fail(err, GPP_ENOMEM, "%zu bytes for %s", b->bytes, name);
+        }
+    }
     block_interface i = {.bytes = b->bytes, .account = b};
     starpu_data_register(&b->handle, -1, &i, &ops);
     starpu_data_set_name(b->handle, name);
+    return GPP_OK;
 }
 
 void gpp__block_unregister(gpp__block_data *b)
 {
-    if (b->handle)
-        starpu_data_unregister_no_coherency(b->handle);
+    if (!b->handle)
+        return;
+    starpu_data_unregister_no_coherency(b->handle);
+    free_reserved(b);
     b->handle = NULL;
 }
 

@@ -28,13 +28,20 @@ typedef struct gpp__block_data {
     struct {
         unsigned node;
         gpp__meter *meter;
+        uintptr_t reserved; /* memory on that node, taken at registration; 0: none */
+        atomic_bool lent;   /* StarPU has it */
     } charge[2];
     atomic_size_t copies; /* between memory nodes */
 } gpp__block_data;
 
-/** Memory is taken when a task first writes, on that task's memory node. @param b its bytes and
- * charge are set */
-void gpp__block_register(gpp__block_data *b, const char *name);
+/**
+ * Memory is taken here, where a lack of it can be reported: StarPU, asked by a task, would try for
+ * ever. It is counted when a task first writes.
+ *
+ * @param b  its bytes and charge are set
+ * @return GPP_OK or GPP_ENOMEM
+ */
+gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *err);
 /** Waits for the tasks that use it and gives its memory back. Fine on one that is not registered.
  */
 void gpp__block_unregister(gpp__block_data *b);

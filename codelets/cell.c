@@ -244,6 +244,7 @@ static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
          *grads = buffer(c, buffers, GPP__ROLE_GRADS);
     if (!params || !grads)
         return GPP_OK; /* a partition without parameters */
+    atomic_fetch_add(&c->job->updates, 1);
     for (int k = 0; k < c->stage->count; k++) {
         char *plain;
         gpp_status status = gpp__stage_grads(c->stage, run, k, grads,
@@ -253,7 +254,6 @@ static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
         update_layer(c->job, c->stage, run, k, params, plain,
                      buffer(c, buffers, GPP__ROLE_OPTIMIZER));
     }
-    atomic_fetch_add(&c->job->updates, 1);
     return gpp__stage_pack(c->stage, run, params);
 }
 

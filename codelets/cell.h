@@ -50,7 +50,7 @@ typedef struct gpp__job {
     int64_t update; /* number of this update, from 1 */
 
     atomic_int stop_clock; /* cells of later cycles do not run */
-    atomic_int updates;    /* partitions updated */
+    atomic_int updates;    /* partitions whose update has begun */
     pthread_mutex_t lock;  /* what follows */
     pthread_cond_t done;
     gpp_error error; /* of the earliest cycle, lowest partition */

@@ -204,7 +204,8 @@ gpp_status gpp__infer_same(gpp__layer *layer,
 gpp_status gpp__expect_float(const gpp__layer *layer, int lo, int hi, gpp_error *err);
 /** Append a parameter to the layer's list. */
 void gpp__add_param(gpp__layer *layer, const char *name, int rank, const int64_t dim[]);
-/** Initial values uniform in [-bound, bound), from Philox keyed by seed, layer, parameter, element. */
+/** Initial values uniform in [-bound, bound), from Philox keyed by seed, layer, parameter, element.
+ */
 void gpp__init_uniform(const gpp__layer *layer, int p, uint64_t seed, float bound, float *value);
 static inline const float *gpp__param_at(const gpp__layer *layer, const char *params, int p)
 {

@@ -219,6 +219,13 @@ static gpp_status blame(const gpp__run *run, const gpp__layer *l, gpp_status sta
     return status;
 }
 
+/** A view's tensor, exactly: an end may be the caller's memory, which is not rounded up. */
+static void copy_view(const gpp__program *p, const gpp__step *s, const char *from, char *to)
+{
+    if (to)
+        memcpy(to, from, (size_t)p->rows * gpp__desc_bytes(&s->layer->out[0]));
+}
+
 gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
@@ -230,7 +237,7 @@ gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp
         const gpp__step *s = &p->step[k];
         const gpp__layer *l = s->layer;
         if (way->copies[k])
-            memcpy(at(cell, way->value[k]), at(cell, way->value[k - 1]), s->bytes);
+            copy_view(p, s, at(cell, way->value[k - 1]), at(cell, way->value[k]));
         if (!way->runs[k])
             continue;
         gpp__io io = {.scratch = cell->scratch ? cell->scratch + way->scratch_at[k] : NULL};
@@ -283,7 +290,7 @@ gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
         if (!s->active)
             break; /* nothing before it learns either */
         if (s->copies_grad)
-            memcpy(at(cell, p->grad[k - 1]), at(cell, p->grad[k]), p->step[k - 1].bytes);
+            copy_view(p, s, at(cell, p->grad[k]), at(cell, p->grad[k - 1]));
         if (s->view)
             continue;
         gpp_status status = backward_step(p, k, run, cell);

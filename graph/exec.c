@@ -26,17 +26,25 @@ static int slot_lists(const gpp_pipe *p)
     return n > p->devices ? n : p->devices;
 }
 
-/** Bytes count to a device's plan once, and again where another memory node holds a copy. */
-static void charge(gpp_pipe *p, gpp__block_data *b, int device, int other, size_t bytes)
+/** The device that pays for a copy on another memory node; -1: there is none. */
+static int second_payer(const gpp_pipe *p, int device, int other)
 {
-    b->charge[0].node = p->state[device].node;
-    b->charge[0].meter = &p->state[device].meter;
-    p->state[device].planned += bytes;
-    if (other < 0 || p->state[other].node == p->state[device].node)
-        return;
-    b->charge[1].node = p->state[other].node;
-    b->charge[1].meter = &p->state[other].meter;
-    p->state[other].planned += bytes;
+    return other >= 0 && p->state[other].node != p->state[device].node ? other : -1;
+}
+
+static void set_charge(gpp_pipe *p, gpp__block_data *b, int c, int device)
+{
+    b->charge[c].node = p->state[device].node;
+    b->charge[c].meter = &p->state[device].meter;
+    p->state[device].planned += b->bytes;
+}
+
+/** Bytes count to a device's plan once, and again where another memory node holds a copy. */
+static void charge(gpp_pipe *p, gpp__block_data *b, int device, int other)
+{
+    set_charge(p, b, 0, device);
+    if (second_payer(p, device, other) >= 0)
+        set_charge(p, b, 1, other);
 }
 
 static void uncharge(gpp_pipe *p, gpp__block_data *b)
@@ -45,7 +53,7 @@ static void uncharge(gpp_pipe *p, gpp__block_data *b)
         for (int c = 0; c < 2; c++)
             if (b->charge[c].meter == &p->state[d].meter)
                 p->state[d].planned -= b->bytes;
-    memset(b->charge, 0, sizeof b->charge);
+    b->charge[0].meter = b->charge[1].meter = NULL;
 }
 
 static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
@@ -79,9 +87,11 @@ gpp_status gpp__slot_get(gpp_pipe *p, gpp__class cls, int j, int slot, size_t by
         uncharge(p, b);
     }
     b->bytes = bytes;
-    charge(p, b, device, other, bytes);
-    gpp__block_register(b, gpp__class_name(cls));
-    return GPP_OK;
+    charge(p, b, device, other);
+    gpp_status status = gpp__block_register(b, gpp__class_name(cls), err);
+    if (status != GPP_OK)
+        uncharge(p, b);
+    return status;
 }
 
 void gpp__slots_free_all(gpp_pipe *p)
@@ -215,8 +225,7 @@ static void stage_sizes(const gpp_pipe *p, int j, const gpp__progset *full,
         .trains = s->trains,
         .may_fail = s->may_fail,
     };
-    if (p->optimizer)
-        z->optimizer = (size_t)p->optimizer->states(p->optimizer_attr) * s->plain_bytes;
+    z->optimizer = gpp__optimizer_bytes(p, j);
 }
 
 static gpp__step_shape step_shape(const gpp_pipe *p, unsigned flags, int m)
@@ -270,16 +279,31 @@ static gpp_status make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__progs
     return status;
 }
 
+static size_t bytes_now(const gpp_pipe *p, const gpp__buffer *b)
+{
+    const gpp__slots *s = &p->slots[b->cls][b->j];
+    return b->slot < s->count && s->block[b->slot]->handle ? s->block[b->slot]->bytes : 0;
+}
+
+/** All plans share the buffers, so what counts is what is there already and what this plan adds. */
 static gpp_status within_limit(const gpp_pipe *p, const gpp__plan *plan, int64_t rows,
                                gpp_error *err)
 {
-    for (int d = 0; p->memory_limit && d < p->devices; d++)
-        if (plan->bytes[d] > p->memory_limit)
-            return gpp__fail(err, GPP_ENOMEM,
-                             "device %s: a mini-batch of %lld rows needs %zu bytes by plan, the "
-                             "limit is %zu (more "
-                             "partitions or chunks, or checkpointing, need less)",
-                             p->device[d].name, (long long)rows, plan->bytes[d], p->memory_limit);
+    for (int d = 0; p->memory_limit && d < p->devices; d++) {
+        size_t need = p->state[d].planned;
+        for (size_t k = 0; k < plan->buffers; k++) {
+            const gpp__buffer *b = &plan->buffer[k];
+            size_t now = bytes_now(p, b);
+            if (b->bytes > now && (b->device == d || second_payer(p, b->device, b->other) == d))
+                need += b->bytes - now;
+        }
+        if (need > p->memory_limit)
+            return gpp__fail(
+                err, GPP_ENOMEM,
+                "device %s: with a mini-batch of %lld rows it needs %zu bytes by plan, "
+                "the limit is %zu (more partitions or chunks, or checkpointing, need less)",
+                p->device[d].name, (long long)rows, need, p->memory_limit);
+    }
     return GPP_OK;
 }
 
@@ -346,13 +370,39 @@ static void exec_free(gpp_pipe *p, gpp__exec *e)
     free(e);
 }
 
-static gpp_status get_programs(gpp_pipe *p, gpp__exec *e, int64_t size, int64_t last,
-                               gpp_error *err)
+/* 64 TiB of activations: what is larger is a mistake, and below it no size overflows. */
+#define MOST_BYTES 0x1p46
+
+static gpp_status sane_rows(const gpp_pipe *p, int64_t rows, gpp_error *err)
+{
+    double bytes = 0;
+    for (int k = 0; k < p->model->count; k++) {
+        const gpp__layer *l = &p->model->layer[k];
+        bytes += (double)gpp__boundary_bytes(l->in, l->in_count, 1, NULL) +
+                 (double)gpp__boundary_bytes(l->out, l->out_count, 1, NULL);
+    }
+    bytes *= (double)rows;
+    return bytes <= MOST_BYTES
+               ? GPP_OK
+               : gpp__fail(err, GPP_ENOMEM,
+                           "a mini-batch of %lld rows has %.3g bytes of activations",
+                           (long long)rows, bytes);
+}
+
+/** Programs and plan of what `e` is for. @param size out: rows of all micro-batches but the last */
+static gpp_status plan_step(gpp_pipe *p, gpp__exec *e, int64_t *size, gpp_error *err)
 {
     bool grad_input = e->flags & GPP__DO_GRAD_INPUT;
-    gpp_status status = progset_get(p, size, grad_input, &e->full, err);
+    bool has_cells = e->flags & (GPP__DO_FORWARD | GPP__DO_BACKWARD);
+    int64_t last;
+    int m = gpp__chunk(e->rows, has_cells ? p->chunks : 1, size, &last);
+    gpp_status status = sane_rows(p, e->rows, err);
+    if (status == GPP_OK)
+        status = progset_get(p, *size, grad_input, &e->full, err);
     if (status == GPP_OK)
         status = progset_get(p, last, grad_input, &e->last, err);
+    if (status == GPP_OK)
+        status = make_plan(p, e->flags, m, e->full, e->last, &e->plan, err);
     return status;
 }
 
@@ -364,11 +414,8 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, int64_t rows, gpp__exec 
         return gpp__fail(err, GPP_ENOMEM, "a plan");
     e->flags = flags;
     e->rows = rows;
-    int64_t size, last;
-    int m = gpp__chunk(rows, p->chunks, &size, &last);
-    gpp_status status = get_programs(p, e, size, last, err);
-    if (status == GPP_OK)
-        status = make_plan(p, flags, m, e->full, e->last, &e->plan, err);
+    int64_t size;
+    gpp_status status = plan_step(p, e, &size, err);
     if (status == GPP_OK)
         status = within_limit(p, e->plan, rows, err);
     if (status != GPP_OK)
@@ -418,12 +465,10 @@ gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, int64_t rows, gpp__exec **
 gpp_status gpp__exec_plan(gpp_pipe *p, unsigned flags, int64_t rows, gpp__plan **plan,
                           gpp_error *err)
 {
-    gpp__exec e = {.flags = flags};
-    int64_t size, last;
-    int m = gpp__chunk(rows, p->chunks, &size, &last);
-    gpp_status status = get_programs(p, &e, size, last, err);
-    if (status == GPP_OK)
-        status = make_plan(p, flags, m, e.full, e.last, plan, err);
+    gpp__exec e = {.flags = flags, .rows = rows};
+    int64_t size;
+    gpp_status status = plan_step(p, &e, &size, err);
+    *plan = e.plan;
     progset_put(p, e.full);
     progset_put(p, e.last);
     return status;

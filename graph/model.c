@@ -388,6 +388,8 @@ static double flops_of(const gpp__layer *layer)
 
 gpp_status gpp_model_layer(const gpp_model *model, int layer, gpp_layer_info *info, gpp_error *err)
 {
+    if (!info)
+        return gpp__fail(err, GPP_EINVAL, "info is NULL");
     int count = gpp_model_layers(model), index = layer < 0 ? layer + count : layer;
     if (index < 0 || index >= count)
         return gpp__fail(err, GPP_ENOENT, "no layer %d, the model has %d", layer, count);

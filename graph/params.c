@@ -112,13 +112,18 @@ static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
     }
 }
 
+size_t gpp__optimizer_bytes(const gpp_pipe *p, int j)
+{
+    return p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) * p->stage[j].plain_bytes
+                        : 0;
+}
+
 static gpp_status init_partition(gpp_pipe *p, int j, gpp_error *err)
 {
     const gpp__stage *s = &p->stage[j];
     if (!s->trains)
         return GPP_OK;
-    size_t states =
-        p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) * s->plain_bytes : 0;
+    size_t states = gpp__optimizer_bytes(p, j);
     gpp_status status = register_block(p, GPP__PARAMS, j, s->params_bytes, err);
     if (status == GPP_OK)
         status = register_block(p, GPP__OPTIMIZER, j, states, err);
@@ -212,6 +217,7 @@ gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64
         status = acquire(p, GPP__PARAMS, at.j, STARPU_RW, &params, err);
     if (status != GPP_OK)
         return status;
+    p->kept_rows = -1; /* a forward that is kept was made with other parameters */
     memcpy(params + offset_of(p, &at), data, at.bytes);
     const gpp__stage *s = &p->stage[at.j];
     const gpp__layer *l = &s->layer[at.k];

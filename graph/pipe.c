@@ -22,7 +22,9 @@ const char *gpp_checkpoint_name(gpp_checkpoint mode)
 
 gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_error *err)
 {
-    for (int k = 0; name && mode && k < 3; k++)
+    if (!mode)
+        return gpp__fail(err, GPP_EINVAL, "mode is NULL");
+    for (int k = 0; name && k < 3; k++)
         if (!strcmp(name, checkpoint_names[k])) {
             *mode = (gpp_checkpoint)k;
             return GPP_OK;
@@ -36,14 +38,19 @@ gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_erro
  * -------------------------------------------------------------------------------------------------------
  */
 
+/* An empty mini-batch is cut into as many pieces as there are chunks, so their number is bounded.
+ */
+enum { MOST_CHUNKS = 1 << 20 };
+
 static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, gpp_error *err)
 {
     if (o->struct_size != sizeof *o)
         return gpp__fail(err, GPP_EINVAL,
                          "options must start from GPP_PIPE_OPTIONS_INIT (struct_size is %zu)",
                          o->struct_size);
-    if (o->chunks < 1)
-        return gpp__fail(err, GPP_EINVAL, "chunks must be >= 1, got %d", o->chunks);
+    if (o->chunks < 1 || o->chunks > MOST_CHUNKS)
+        return gpp__fail(err, GPP_EINVAL, "chunks must be >= 1 and at most %d, got %d", MOST_CHUNKS,
+                         o->chunks);
     if (!gpp_checkpoint_name(o->checkpoint))
         return gpp__fail(err, GPP_EINVAL, "checkpoint must be always, except_last or never, got %d",
                          (int)o->checkpoint);
@@ -58,8 +65,9 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
         return gpp__fail(err, GPP_EINVAL, "balance is given without the number of partitions");
     if (o->batch < 0)
         return gpp__fail(err, GPP_EINVAL, "batch must be >= 0, got %lld", (long long)o->batch);
-    if (o->device_count < 0 || (o->devices && !o->device_count))
-        return gpp__fail(err, GPP_EINVAL, "devices are given, device_count is %d", o->device_count);
+    if (o->device_count < 0 || !o->devices != !o->device_count)
+        return gpp__fail(err, GPP_EINVAL, "devices are %s, device_count is %d",
+                         o->devices ? "given" : "not given", o->device_count);
     return GPP_OK;
 }
 
@@ -85,8 +93,9 @@ static gpp_status given_balance(gpp_pipe *p, const int *balance, gpp_error *err)
 }
 
 /*
- * A guess of a layer's time until there is a profile: arithmetic, and the bytes it reads and writes at the roughly ten
- * flops a core can do while one byte comes from memory. Renaming a tensor costs nothing.
+ * A guess of a layer's time until there is a profile: arithmetic, and the bytes it reads and writes
+ * at the roughly ten flops a core can do while one byte comes from memory. Renaming a tensor costs
+ * nothing.
  */
 static double guess_cost(const gpp__layer *l)
 {
@@ -110,7 +119,8 @@ static gpp_status automatic_balance(gpp_pipe *p, gpp_error *err)
         return gpp__fail(err, GPP_ENOMEM, "costs of %d layers", p->model->count);
     for (int k = 0; k < p->model->count; k++)
         cost[k] = guess_cost(&p->model->layer[k]);
-    gpp_status status = gpp_balance_minmax((size_t)p->model->count, cost, (size_t)p->partitions, p->balance, err);
+    gpp_status status =
+        gpp_balance_minmax((size_t)p->model->count, cost, (size_t)p->partitions, p->balance, err);
     free(cost);
     return status;
 }
@@ -305,6 +315,36 @@ static gpp_status make_stages(gpp_pipe *p, int64_t batch, gpp_error *err)
 /* --- making and freeing
  * -------------------------------------------------------------------------------------------- */
 
+/** Before anything large is taken: what a device holds whatever the mini-batch. */
+static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
+{
+    for (int d = 0; p->memory_limit && d < p->devices; d++) {
+        size_t need = 0;
+        for (int j = 0; j < p->partitions; j++)
+            if (p->device_of[j] == d)
+                need += p->stage[j].params_bytes + gpp__optimizer_bytes(p, j);
+        if (need > p->memory_limit)
+            return gpp__fail(err, GPP_ENOMEM,
+                             "device %s: parameters and optimizer state alone need %zu bytes, the "
+                             "limit is %zu (more partitions need less each)",
+                             p->device[d].name, need, p->memory_limit);
+    }
+    return GPP_OK;
+}
+
+/** Buffers for the largest mini-batch at once, so that a model that does not fit is refused here.
+ */
+static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
+{
+    if (!batch)
+        return GPP_OK;
+    gpp__exec *e;
+    unsigned flags = p->loss ? GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD |
+                                   (p->optimizer ? GPP__DO_UPDATE : 0)
+                             : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
+    return gpp__exec_get(p, flags, batch, &e, err);
+}
+
 static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *o,
                         gpp_error *err)
 {
@@ -330,21 +370,12 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
     if (status == GPP_OK)
         status = make_stages(p, o->batch, err);
     if (status == GPP_OK)
+        status = parameters_fit(p, err);
+    if (status == GPP_OK)
+        status = reserve(p, o->batch, err);
+    if (status == GPP_OK)
         status = gpp__params_init(p, err);
     return status;
-}
-
-/** Buffers for the largest mini-batch at once, so that a model that does not fit is refused here.
- */
-static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
-{
-    if (!batch)
-        return GPP_OK;
-    gpp__exec *e;
-    unsigned flags = p->loss ? GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD |
-                                   (p->optimizer ? GPP__DO_UPDATE : 0)
-                             : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
-    return gpp__exec_get(p, flags, batch, &e, err);
 }
 
 gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
@@ -372,8 +403,6 @@ gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_
     p->memory_limit = o->memory_limit;
     p->kept_rows = -1;
     status = build(p, model, o, err);
-    if (status == GPP_OK)
-        status = reserve(p, o->batch, err);
     if (status != GPP_OK) {
         gpp_pipe_free(p);
         return status;
@@ -425,9 +454,13 @@ void gpp_pipe_free(gpp_pipe *p)
 
 void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
 {
-    *info = (gpp_pipe_info){p->model->count, p->partitions,  p->devices,
-                            p->chunks,       p->checkpoint,  p->balance,
-                            p->device_of,    p->device_name, p->device_threads};
+    if (!info)
+        return;
+    *info = (gpp_pipe_info){0};
+    if (p)
+        *info = (gpp_pipe_info){p->model->count, p->partitions,  p->devices,
+                                p->chunks,       p->checkpoint,  p->balance,
+                                p->device_of,    p->device_name, p->device_threads};
 }
 
 gpp_status gpp_pipe_memory(const gpp_pipe *p, int device, size_t *planned, size_t *peak,

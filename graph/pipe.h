@@ -126,6 +126,8 @@ gpp_status gpp__slot_get(gpp_pipe *pipe, gpp__class cls, int j, int slot, size_t
                          int other, gpp__block_data **block, gpp_error *err);
 void gpp__slots_free_all(gpp_pipe *pipe);
 
+/** Bytes of the optimizer's state for a partition; 0 without an optimizer. */
+size_t gpp__optimizer_bytes(const gpp_pipe *pipe, int partition);
 /** Parameters: their names, their memory, their initial values. */
 gpp_status gpp__params_init(gpp_pipe *pipe, gpp_error *err);
 void gpp__params_release(gpp_pipe *pipe);

@@ -19,15 +19,15 @@
 #include "codelets/role.h"
 #include "sched/table.h"
 
-/** What the data of partition j needs. Bytes; [0] for micro-batches of full size, [1] for a shorter
- * last one. */
+/** What the data of partition j needs, in bytes; where micro-batches have two sizes, the larger's.
+ */
 typedef struct gpp__stage_sizes {
     size_t params; /* parameters and packed weights */
     size_t grads, optimizer;
-    size_t input;   /* boundary in: largest of both sizes. Partition 0: the caller's tensor, not
+    size_t input;   /* boundary in: partition 0: the caller's tensor, not
                        counted */
     size_t output;  /* boundary out */
-    size_t tape;    /* largest of both sizes; 0: none */
+    size_t tape;    /* 0: none */
     size_t scratch; /* largest any of its tasks needs */
     bool backward_reads_input, backward_reads_output;
     bool recompute_reads_input; /* false when nothing has to be recomputed */

@@ -9,6 +9,7 @@
  */
 #include "graph/runtime.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,8 @@ static gpp_status start(hwloc_topology_t topology, gpp_error *err)
     struct starpu_conf conf;
     configure(&conf, topology);
     int ret = init_quietly(&conf);
+    if (ret == -ENODEV)
+        return gpp__fail(err, GPP_ENODEV, "StarPU finds no CPU worker (is STARPU_NCPU 0?)");
     if (ret)
         return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be started: %s", strerror(-ret));
     starpu_malloc_set_align(GPP__ALIGN);

@@ -81,6 +81,18 @@ static gpp_status number_tasks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
     return GPP_OK;
 }
 
+/** Lets the tasks that were accepted end without effect; lanes would wait for the others for ever.
+ */
+static void drain(gpp_pipe *p, const gpp__exec *e, size_t submitted)
+{
+    p->broken = true;
+    atomic_store(&p->job.stop_clock, -1);
+    for (int d = 0; d < p->devices; d++)
+        gpp__lane_abandon(p->state[d].lane);
+    for (size_t k = submitted; k < e->plan->tasks; k++)
+        gpp__job_finished(&p->job);
+}
+
 static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
     p->last = NULL;
@@ -90,16 +102,15 @@ static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
     gpp__job_begin(&p->job, e->plan->tasks);
     gpp__policy_busy(p->runtime.context);
     int refused = 0;
-    for (size_t k = 0; k < e->plan->tasks && !refused; k++)
-        refused = submit_task(p, e, k);
-    if (refused) {
-        /* The lanes wait for tasks that will never come: nothing can run on this pipe any more. */
-        p->broken = true;
-        gpp__policy_idle(p->runtime.context);
-        return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
-    }
+    size_t submitted = 0;
+    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
+        submitted++;
+    if (refused)
+        drain(p, e, submitted);
     status = gpp__job_wait(&p->job, err);
     gpp__policy_idle(p->runtime.context);
+    if (refused)
+        status = gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
     if (status == GPP_OK)
         p->last = e;
     return status;
@@ -161,6 +172,28 @@ typedef struct call {
     const gpp_tensor *x, *target, *y, *grad_y, *grad_x;
 } call;
 
+static bool overlap(const gpp__rows *a, const gpp__rows *b, int64_t rows)
+{
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return x && y && x < y + (size_t)rows * b->bytes && y < x + (size_t)rows * a->bytes;
+}
+
+/** Tasks write outputs while others still read inputs, so they must not share memory. */
+static gpp_status outputs_apart(const gpp__job *job, int64_t rows, gpp_error *err)
+{
+    const struct {
+        const char *name;
+        const gpp__rows *rows;
+    } out[] = {{"y", &job->y}, {"grad_x", &job->grad_x}},
+      in[] = {{"x", &job->x}, {"target", &job->target}, {"grad_y", &job->grad_y}};
+    for (int o = 0; o < 2; o++)
+        for (int i = 0; i < 3; i++)
+            if (overlap(out[o].rows, in[i].rows, rows))
+                return gpp__fail(err, GPP_EINVAL, "%s and %s overlap in memory", out[o].name,
+                                 in[i].name);
+    return GPP_OK;
+}
+
 static gpp_status set_job(gpp_pipe *p, const call *c, int64_t *rows, gpp_error *err)
 {
     gpp__job *job = &p->job;
@@ -176,6 +209,8 @@ static gpp_status set_job(gpp_pipe *p, const call *c, int64_t *rows, gpp_error *
         status = take_rows("grad_y", c->grad_y, y, rows, &job->grad_y, err);
     if (status == GPP_OK && c->grad_x)
         status = take_rows("grad_x", c->grad_x, x, rows, &job->grad_x, err);
+    if (status == GPP_OK)
+        status = outputs_apart(job, *rows, err);
     job->batch_rows = *rows;
     job->training = c->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP);
     job->nan_is_error = p->nan_is_error;
@@ -196,16 +231,15 @@ static gpp_status usable(const gpp_pipe *p, gpp_error *err)
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     if (p->broken)
-        return gpp__fail(err, GPP_ESTATE,
-                         "an earlier failure left this pipe's parameters partly updated");
+        return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
     return GPP_OK;
 }
 
 /** After a failure: gradients are gone; and when a partition was updated before it, so is
  * consistency. */
-static void after_failure(gpp_pipe *p, const call *c)
+static void after_failure(gpp_pipe *p, unsigned flags)
 {
-    if (c->flags & GPP__DO_BACKWARD)
+    if (flags & GPP__DO_BACKWARD)
         p->has_grads = false;
     if (atomic_load(&p->job.updates)) {
         p->broken = true;
@@ -227,7 +261,7 @@ static gpp_status run_call(gpp_pipe *p, const call *c, int64_t *rows, gpp_error 
     p->kept_rows = -1;
     status = run_exec(p, e, err);
     if (status != GPP_OK) {
-        after_failure(p, c);
+        after_failure(p, c->flags);
         return status;
     }
     p->has_grads |= (c->flags & GPP__DO_BACKWARD) != 0;
@@ -241,13 +275,14 @@ static gpp_status read_loss(gpp_pipe *p, double *loss, gpp_error *err)
     if (!loss)
         return GPP_OK;
     gpp__block_data *b = p->slots[GPP__LOSSES][0].block[0];
-    if (starpu_data_acquire(b->handle, STARPU_R))
+    unsigned node = b->charge[0].node;
+    if (starpu_data_acquire_on_node(b->handle, (int)node, STARPU_R))
         return gpp__fail(err, GPP_ERUNTIME, "the loss cannot be read here (inside a task?)");
-    const double *part = starpu_data_get_local_ptr(b->handle);
+    const double *part = starpu_data_handle_to_pointer(b->handle, node);
     *loss = 0;
     for (int i = 0; i < p->last->plan->shape.micro_batches; i++)
         *loss += part[i];
-    starpu_data_release(b->handle);
+    starpu_data_release_on_node(b->handle, (int)node);
     return GPP_OK;
 }
 
@@ -379,8 +414,14 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
         return status;
     p->job.update = p->updates + 1;
     p->job.training = true;
+    p->job.optimizer = p->optimizer;
+    p->job.optimizer_attr = p->optimizer_attr;
+    p->kept_rows = -1;
     status = run_exec(p, e, err);
-    p->updates += status == GPP_OK;
+    if (status == GPP_OK)
+        p->updates++;
+    else
+        after_failure(p, GPP__DO_UPDATE);
     return status;
 }
 

@@ -23,6 +23,7 @@ struct gpp__lane {
     _Atomic(struct starpu_task *)
         *ready;                /* [mask + 1] by position: tasks StarPU has reported ready */
     atomic_uint_fast64_t next; /* position to run next; written by the worker alone */
+    atomic_bool abandoned;     /* positions mean nothing any more */
     uint64_t end;              /* positions given out; written by the submitting thread alone */
 };
 
@@ -34,6 +35,7 @@ typedef struct worker_state {
 
 typedef struct policy_state {
     worker_state worker[STARPU_NMAXWORKERS];
+    bool may_sleep;       /* all tasks of these workers come through this policy */
     atomic_int busy;      /* steps running */
     atomic_uint wakes;    /* futex: changes when something begins */
     pthread_mutex_t lock; /* others */
@@ -57,6 +59,7 @@ static void init_sched(unsigned context)
         pthread_mutex_init(&s->worker[w].lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     s->others_end = &s->others;
+    s->may_sleep = context == 0;
 }
 
 bool gpp__policy_ready(unsigned context)
@@ -92,7 +95,7 @@ static void maybe_sleep(policy_state *s, worker_state *w, bool has_lane)
         w->idle_polls = 0;
         return;
     }
-    if (++w->idle_polls < IDLE_POLLS)
+    if (!s->may_sleep || ++w->idle_polls < IDLE_POLLS)
         return;
     struct timespec t = {.tv_nsec = SLEEP_MS * 1000000L};
     starpu_worker_relax_on();
@@ -174,13 +177,23 @@ static struct starpu_task *pop_other(policy_state *s, unsigned worker)
     return task;
 }
 
+static struct starpu_task *pop_any(gpp__lane *lane)
+{
+    for (size_t k = 0; k <= lane->mask; k++) {
+        struct starpu_task *task = atomic_exchange(&lane->ready[k], NULL);
+        if (task)
+            return task;
+    }
+    return NULL;
+}
+
 static struct starpu_task *pop_next(gpp__lane *lane)
 {
     uint64_t position = atomic_load_explicit(&lane->next, memory_order_relaxed);
     _Atomic(struct starpu_task *) *place = &lane->ready[position & lane->mask];
     struct starpu_task *task = atomic_load(place);
     if (!task)
-        return NULL;
+        return atomic_load(&lane->abandoned) ? pop_any(lane) : NULL;
     atomic_store_explicit(place, NULL, memory_order_relaxed);
     atomic_store(&lane->next, position + 1);
     return task;
@@ -305,6 +318,11 @@ uint64_t gpp__lane_extend(gpp__lane *lane, size_t count)
     uint64_t first = lane->end;
     lane->end += count;
     return first;
+}
+
+void gpp__lane_abandon(gpp__lane *lane)
+{
+    atomic_store(&lane->abandoned, true);
 }
 
 struct starpu_sched_policy gpp__policy = {

@@ -9,7 +9,8 @@
  *
  * Tasks without a ticket (the application's own) run first come, first served, between ours.
  *
- * While no step runs, and on workers without a lane, a worker sleeps instead of spinning.
+ * While no step runs, and on workers without a lane, a worker sleeps instead of spinning; not in a
+ * scheduling context inside the application's StarPU, whose own tasks could not wake it.
  */
 #ifndef GPP_SCHED_POLICY_H
 #define GPP_SCHED_POLICY_H
@@ -47,6 +48,12 @@ gpp_status gpp__lane_reserve(gpp__lane *lane, size_t count, gpp_error *err);
 /** Give out `count` reserved positions, of which the first is returned. Every one must be
  * submitted. */
 uint64_t gpp__lane_extend(gpp__lane *lane, size_t count);
+
+/**
+ * Give up the order: tasks that are or become ready run in any order, and the lane waits for
+ * nothing any more. For a step of which some tasks could not be submitted.
+ */
+void gpp__lane_abandon(gpp__lane *lane);
 
 /** Between these two, workers of the context's lanes wait actively. They nest. */
 void gpp__policy_busy(unsigned context);

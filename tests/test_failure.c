@@ -180,3 +180,17 @@ Test(failure, of_a_target_out_of_range_is_a_failed_step)
     test_batch_free(&b);
     gpp_pipe_free(pipe);
 }
+
+/* No call of ours leads StarPU to refuse a task, so one is made that no worker can run. */
+Test(failure, of_a_submission_ends_the_step_and_the_pipe_can_be_freed)
+{
+    gpp_pipe *pipe = faulty_pipe(4, GPP_CHECKPOINT_ALWAYS, false);
+    gpp_error err = GPP_ERROR_INIT;
+    uint32_t where = gpp__backward_codelet.where;
+    gpp__backward_codelet.where = STARPU_CUDA;
+    cr_expect_eq(step(pipe, 1, &err), GPP_ERUNTIME);
+    cr_expect(strstr(err.msg, "refused"), "%s", err.msg);
+    gpp__backward_codelet.where = where;
+    cr_expect_eq(step(pipe, 1, &err), GPP_ESTATE, "what was not run cannot be made up for");
+    gpp_pipe_free(pipe);
+}

@@ -495,3 +495,37 @@ Test(kernels, maxpool2d_with_a_large_window_finds_the_maximum_and_routes_the_gra
     free(y);
     free(dy);
 }
+
+Test(kernels, convolutions_wider_than_our_tables_are_left_to_the_library)
+{
+    gpp__conv_shape s = {.groups = 1,
+                         .in_channels = 1,
+                         .out_channels = 2,
+                         .in = {1, 1},
+                         .out = {1, 1},
+                         .kernel = {2, 2},
+                         .stride = {1, 1},
+                         .padding = {268435456, 268435456},
+                         .dilation = {536870911, 536870911}};
+    gpp__conv_grad *grad = NULL;
+    cr_expect_eq(gpp__conv_grad_new(&grad, &s, NULL), GPP_EUNSUPPORTED);
+    cr_expect_null(grad);
+    test_rig *rig;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp__desc in = {GPP_F32, 3, {3, 1, 1}};
+    cr_assert_eq(test_rig_new(&rig, "conv2d out=2 kernel=2 dilation=100000 padding=50000", 0, &in,
+                              3, 1, &err),
+                 GPP_OK, "%s", err.msg);
+    test_rig_init(rig, 1);
+    float *x = numbers(test_rig_inputs(rig), 1), *y = numbers(test_rig_outputs(rig), 2), bias[2];
+    cr_expect_eq(test_rig_forward(rig, x, y), GPP_OK);
+    cr_expect_eq(test_rig_backward(rig, y, NULL, false), GPP_OK);
+    test_rig_grad(rig, 1, bias);
+    double want = 0;
+    for (int64_t k = 0; k < test_rig_outputs(rig) / 6; k++)
+        want += y[k] + y[test_rig_outputs(rig) / 3 + k] + y[2 * test_rig_outputs(rig) / 3 + k];
+    cr_expect_float_eq(bias[0], want, 1e-4);
+    free(x);
+    free(y);
+    test_rig_free(rig);
+}

@@ -236,3 +236,59 @@ Test(memory, a_plan_over_the_limit_is_refused_with_both_numbers)
     cr_expect(strstr(err.msg, "100000") && strstr(err.msg, "64 rows"), "%s", err.msg);
     gpp_model_free(model);
 }
+
+Test(memory, the_limit_holds_before_parameters_are_taken)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_error err = GPP_ERROR_INIT;
+    o.memory_limit = 1000;
+    gpp_model *model = test_model_new(&test_models[1]);
+    gpp_pipe *pipe;
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_ENOMEM);
+    cr_expect(strstr(err.msg, "parameters"), "%s", err.msg);
+    gpp_model_free(model);
+}
+
+/* Buffers are shared among plans, and what an evaluation needs most a step need not: the limit is
+ * on all together. */
+Test(memory, the_limit_holds_for_all_steps_together)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.chunks = 4;
+    size_t alone[2], planned;
+    const int64_t evaluated = 2000, trained = 500;
+    for (int both = 0; both < 2; both++) {
+        gpp_pipe *pipe = test_pipe_new(&test_models[0], &o);
+        test_batch e = test_batch_new(pipe, evaluated, 1), t = test_batch_new(pipe, trained, 1);
+        gpp_error err = GPP_ERROR_INIT;
+        cr_assert_eq(gpp_pipe_evaluate(pipe, &e.x, NULL, &e.y, NULL, &err), GPP_OK, "%s", err.msg);
+        gpp_status status = gpp_pipe_step(pipe, &t.x, &t.target, NULL, NULL, &err);
+        cr_expect_eq(status, both ? GPP_ENOMEM : GPP_OK, "%s", err.msg);
+        for (int d = 0; d < pipe->devices; d++) {
+            gpp_pipe_memory(pipe, d, &planned, NULL, NULL);
+            cr_expect(!o.memory_limit || planned <= o.memory_limit);
+            alone[d] = planned;
+        }
+        o.memory_limit = (pipe->devices > 1 && alone[1] > alone[0] ? alone[1] : alone[0]) - 1;
+        test_batch_free(&e);
+        test_batch_free(&t);
+        gpp_pipe_free(pipe);
+    }
+}
+
+/* StarPU would ask for ever for memory that is not there, so it is taken before StarPU asks. */
+Test(memory, that_is_not_there_is_an_error)
+{
+    if (!CAN_COUNT)
+        cr_skip_test("a sanitizer owns malloc");
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_pipe *pipe = test_pipe_new(&test_models[1], &o);
+    gpp_error err = GPP_ERROR_INIT;
+    gpp__block_data b = {.bytes = (size_t)1 << 50};
+    b.charge[0].meter = &pipe->state[0].meter;
+    cr_expect_eq(gpp__block_register(&b, "too much", &err), GPP_ENOMEM);
+    cr_expect(strstr(err.msg, "too much"), "%s", err.msg);
+    cr_expect_null(b.handle);
+    gpp_pipe_free(pipe);
+}

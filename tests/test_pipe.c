@@ -35,8 +35,10 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
     __VA_ARGS__;                                                                                   \
     refused(model, &o, status, says)
     CASE(GPP_EINVAL, "GPP_PIPE_OPTIONS_INIT", o.struct_size = 3);
-    CASE(GPP_EINVAL, "chunks must be >= 1, got 0", o.chunks = 0);
-    CASE(GPP_EINVAL, "chunks must be >= 1, got -1", o.chunks = -1);
+    CASE(GPP_EINVAL, "chunks must be >= 1 and at most 1048576, got 0", o.chunks = 0);
+    CASE(GPP_EINVAL, "got -1", o.chunks = -1);
+    CASE(GPP_EINVAL, "got 2147483647", o.chunks = INT32_MAX);
+    CASE(GPP_EINVAL, "devices are not given, device_count is 5", o.device_count = 5);
     CASE(GPP_EINVAL, "always, except_last or never", o.checkpoint = (gpp_checkpoint)7);
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = 5);
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = -1);
@@ -375,4 +377,109 @@ Test(pipe, pictures_show_the_plan)
     cr_expect_eq(info.balance[0] + info.balance[1], 4);
     cr_expect(!strncmp(info.device_name[0], "cpu:", 4));
     gpp_pipe_free(p);
+}
+
+/* Ends of a partition that only renames: the caller's tensors end where they end. */
+Test(pipe, partitions_of_nothing_but_views_stay_inside_the_callers_memory)
+{
+    static const char *const texts[] = {"identity; linear out=4", "dropout p=0; linear out=4",
+                                        "flatten; linear out=4", "identity; identity",
+                                        "dropout p=0.5; relu"};
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+        for (int wants = 0; wants < 2; wants++) {
+            test_model m = {texts[k], texts[k], 1, {3}, "mse"};
+            gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+            o.partitions = 2;
+            o.balance = (int[]){1, 1};
+            gpp_pipe *p = test_pipe_new(&m, &o);
+            test_batch b = test_batch_new(p, 5, 1);
+            float *room = malloc(17 * sizeof *room); /* 15 of it are grad_x */
+            for (int i = 0; i < 17; i++)
+                room[i] = 7;
+            gpp_tensor grad_x = b.grad_x;
+            grad_x.data = room + 1;
+            gpp_error err = GPP_ERROR_INIT;
+            cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, &err), GPP_OK, "%s", err.msg);
+            cr_assert_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, wants ? &grad_x : NULL, &err),
+                         GPP_OK, "%s", err.msg);
+            cr_expect(room[0] == 7 && room[16] == 7, "%s: wrote beside grad_x", texts[k]);
+            if (wants && !strncmp(texts[k], "identity; identity", 18))
+                cr_expect(test_same(room + 1, b.grad_y.data, 15));
+            cr_assert_eq(gpp_pipe_step(p, &b.x, &b.target, &b.y, NULL, &err), GPP_OK, "%s",
+                         err.msg);
+            cr_assert_eq(gpp_pipe_evaluate(p, &b.x, NULL, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
+            free(room);
+            test_batch_free(&b);
+            gpp_pipe_free(p);
+        }
+}
+
+Test(pipe, outputs_that_overlap_inputs_are_refused)
+{
+    static const test_model same = {"", "linear out=5; relu; linear out=5", 1, {5}, "mse"};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_pipe *p = test_pipe_new(&same, &o);
+    test_batch b = test_batch_new(p, 6, 1);
+    gpp_error err = GPP_ERROR_INIT;
+    cr_expect_eq(gpp_pipe_step(p, &b.x, &b.target, &b.x, NULL, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "y and x overlap"), "%s", err.msg);
+    cr_expect_eq(gpp_pipe_step(p, &b.x, &b.target, &b.target, NULL, NULL), GPP_EINVAL);
+    gpp_tensor inside = b.x;
+    inside.data = (float *)b.x.data + 29;
+    cr_expect_eq(gpp_pipe_evaluate(p, &b.x, NULL, &inside, NULL, NULL), GPP_EINVAL,
+                 "the last element");
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.grad_y, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.x, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.grad_x, NULL), GPP_OK);
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+}
+
+Test(pipe, an_update_or_a_new_parameter_discards_a_kept_forward)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_pipe *p = test_pipe_new(&small, &o);
+    test_batch b = test_batch_new(p, 4, 1);
+    cr_assert_eq(gpp_pipe_gradients(p, &b.x, &b.target, NULL, NULL, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_update(p, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_set(p, "b.bias", (float[]){1, 2, 3, 4}, 4, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+}
+
+Test(pipe, row_counts_no_memory_can_hold_are_refused)
+{
+    gpp_model *model = test_model_new(&small);
+    static const int64_t batches[] = {(int64_t)1 << 45, (int64_t)1 << 58, INT64_MAX};
+    for (int k = 0; k < 3; k++) {
+        gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+        o.batch = batches[k];
+        refused(model, &o, GPP_ENOMEM, "rows");
+    }
+    gpp_pipe *p;
+    char *text;
+    cr_assert_eq(gpp_pipe_new(&p, model, NULL, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_draw(p, GPP_PICTURE_GRID, INT64_MAX, &text, NULL), GPP_ENOMEM);
+    gpp_pipe_free(p);
+    gpp_model_free(model);
+}
+
+Test(pipe, missing_arguments_are_refused)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_info info;
+    gpp_pipe_get_info(NULL, &info);
+    cr_expect_eq(info.partitions, 0);
+    gpp_pipe_get_info(NULL, NULL);
+    cr_expect_eq(gpp_checkpoint_parse("always", NULL, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "NULL"), "%s", err.msg);
+    cr_expect_eq(gpp_checkpoint_parse(NULL, &(gpp_checkpoint){0}, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_model_layer(NULL, 0, NULL, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_balance_minmax(1, NULL, 1, &(int){0}, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_balance_minmax(1, &(double){0}, 1, NULL, NULL), GPP_EINVAL);
 }

@@ -44,6 +44,14 @@ static int64_t slice_floats(const gpp__conv_grad *g)
     return g->images * g->in_lines * g->in_columns * g->slice;
 }
 
+/** Whether one line of y, and the lines of x it looks at, are small enough for 32-bit offsets. */
+static bool line_fits(const gpp__conv_grad *g)
+{
+    const gpp__conv_shape *s = &g->shape;
+    double in = (double)span(s, 0, 1) * (double)span(s, 1, s->out[1]) * (double)g->slice;
+    return in <= INT32_MAX && (double)g->taps * (double)g->slice <= INT32_MAX;
+}
+
 static bool block_fits(const gpp__conv_grad *g, int64_t images, int64_t lines)
 {
     const gpp__conv_shape *s = &g->shape;
@@ -97,8 +105,9 @@ gpp_status gpp__conv_grad_new(gpp__conv_grad **out, const gpp__conv_shape *shape
     g->rows = g->taps * g->slice;
     g->width = gpp__gemm_width();
     g->panels = ceil_div(shape->out_channels, g->width);
-    choose_block(g);
-    if (shape->groups > 1 || slice_floats(g) > INT32_MAX || g->rows > INT32_MAX) {
+    if (shape->groups == 1 && line_fits(g))
+        choose_block(g);
+    if (!g->lines || slice_floats(g) > INT32_MAX) {
         free(g);
         return gpp__fail(err, GPP_EUNSUPPORTED, "a convolution this kernel is not made for");
     }

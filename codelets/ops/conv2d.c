@@ -191,8 +191,14 @@ static gpp_status conv2d_store_init(gpp__store *store, int64_t rows, gpp_error *
         return gpp__fail_layer(err, GPP_ENOMEM, layer->index, "conv2d (layer %d, \"%s\"): weights",
                                layer->index, layer->label);
     gpp_status status = gpp__dnnl_conv_new(&s->conv, &shape, rows, err);
-    if (status == GPP_OK && own_gradient(s->conv, &shape))
-        status = gpp__conv_grad_new(&s->grad, &shape, err);
+    if (status == GPP_OK && own_gradient(s->conv, &shape)) {
+        status = gpp__conv_grad_new(&s->grad, &shape, NULL);
+        if (status == GPP_EUNSUPPORTED)
+            status = GPP_OK; /* oneDNN's, then */
+        else if (status)
+            gpp__fail_layer(err, status, layer->index, "conv2d (layer %d, \"%s\"): tables",
+                            layer->index, layer->label);
+    }
     if (status) {
         conv2d_store_release(store);
         return status;

@@ -4,7 +4,7 @@
  * A pipe holds the parameters, their gradients, the optimizer's state and every buffer a step
  * needs. It runs on the StarPU task runtime, which the first pipe of a process starts and the last
  * one stops (or which the application has started itself). One thread at a time may use a pipe;
- * several pipes may exist.
+ * several pipes may exist. Pipes do not survive fork: a child process must not touch its parent's.
  *
  * Results do not depend on the cut: for the same chunks and seed, outputs, losses, gradients and
  * parameters are identical bit for bit whatever the number of partitions, their devices (of one
@@ -49,8 +49,8 @@ typedef struct gpp_pipe_options {
     /*
      * [device_count] where partition j runs: "cpu" (every core this process may use),
      * "cpu:K" (core K), "cpu:A-B,C" (those cores); logical core numbers, from 0. A device may be
-     * named repeatedly: those partitions share it. Surplus entries are ignored. NULL: the cores this process may
-     * use, one set for each partition.
+     * named repeatedly: those partitions share it. Surplus entries are ignored. NULL: the cores
+     * this process may use, one set for each partition.
      */
     const char *const *devices;
     int device_count;
@@ -89,8 +89,10 @@ typedef struct gpp_pipe_options {
  * it
  * @param options  NULL: all defaults
  * @return GPP_OK, GPP_EINVAL (an option is out of range; the message says what is allowed),
- * GPP_ESTATE (no input set), GPP_ENODEV (no such device, or fewer devices than partitions),
- * GPP_ENOMEM (the plan exceeds memory_limit), GPP_ERUNTIME (StarPU could not be started)
+ *         GPP_ESYNTAX, GPP_ENOENT (loss or optimizer: unreadable, unknown), GPP_ESHAPE (the loss
+ * cannot take the model's output), GPP_ESTATE (no input set), GPP_ENODEV (no such device, or fewer
+ *         devices than partitions), GPP_ENOMEM (also: the plan exceeds memory_limit), GPP_EKERNEL,
+ *         GPP_ERUNTIME (StarPU could not be started)
  */
 GPP_API gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model,
                                 const gpp_pipe_options *options, gpp_error *err);
@@ -99,7 +101,8 @@ GPP_API gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model,
 GPP_API void gpp_pipe_free(gpp_pipe *pipe);
 
 /**
- * One training step: forward, loss, backward, update.
+ * One training step: forward, loss, backward, update. Here and below, what is written (y, grad_x)
+ * must not overlap what is read.
  *
  * @param x       (B, input shape), any B >= 0
  * @param target  cross_entropy: GPP_I64 (B); mse: GPP_F32, the shape of the output
@@ -122,8 +125,8 @@ GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const
                                       const gpp_tensor *y, double *loss, gpp_error *err);
 
 /**
- * Outputs in training mode, keeping what gpp_pipe_backward needs: until then nothing else may run on this pipe (a step,
- * an evaluation or another forward discards it).
+ * Outputs in training mode, keeping what gpp_pipe_backward needs: until then nothing else may run
+ * on this pipe (a step, an evaluation or another forward discards it).
  *
  * @param y  out: (B, output shape)
  */
