@@ -278,6 +278,9 @@ static void print_summary(training *t, double right)
 
 static gpp_pipe *build(const options *o)
 {
+    /* Two partitions part behind the second convolution, the costliest layer: what it makes is the
+     * boundary, which is kept, so it is never recomputed. */
+    static const int behind_second_conv[] = {4, 7};
     static const int64_t image[] = {1, SIDE, SIDE};
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *model;
@@ -290,7 +293,7 @@ static gpp_pipe *build(const options *o)
     gpp_pipe_options how = GPP_PIPE_OPTIONS_INIT;
     snprintf(optimizer, sizeof optimizer, "sgd lr=%.17g momentum=0.9", o->lr);
     how.partitions = o->partitions;
-    how.balance = o->has_balance ? o->balance : NULL;
+    how.balance = o->has_balance ? o->balance : o->partitions == 2 ? behind_second_conv : NULL;
     how.chunks = o->chunks;
     how.checkpoint = o->checkpoint;
     how.seed = o->seed;

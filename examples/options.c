@@ -17,10 +17,10 @@ static const char help[] =
     "  --chunks M         micro-batches that a mini-batch is cut into (4)\n"
     "  --checkpoint MODE  always, except_last or never: which micro-batches are recomputed\n"
     "                     instead of kept (except_last)\n"
-    "  --balance A,B,...  layers of each partition, 11 in all (automatic)\n"
+    "  --balance A,B,...  layers of each partition, 11 in all (4,7 for two, else automatic)\n"
     "  --batch B          images of a mini-batch (256)\n"
     "  --epochs E         times to go through all images (3)\n"
-    "  --lr RATE          highest learning rate (0.1)\n"
+    "  --lr RATE          highest learning rate (0.15)\n"
     "  --seed S           of initial parameters, order of images and dropout (1)\n"
     "  --data DIRECTORY   where the four .gz files are (/usr/share/datasets/fashion-mnist)\n"
     "  --limit N          train on the first N images only\n"
@@ -150,7 +150,7 @@ static void read_one(options *o, int which, const char *text, int *balanced)
 void options_read(options *o, int argc, char *argv[])
 {
     int which, balanced = 0;
-    *o = (options){.chunks = 4, .epochs = 3, .batch = 256, .lr = 0.1, .seed = 1};
+    *o = (options){.chunks = 4, .epochs = 3, .batch = 256, .lr = 0.15, .seed = 1};
     o->data = "/usr/share/datasets/fashion-mnist";
     while ((which = getopt_long(argc, argv, "", known, NULL)) != -1)
         read_one(o, which, optarg, &balanced);
