@@ -143,8 +143,7 @@ static int push_task(struct starpu_task *task)
         return push_other(state_of(task->sched_ctx), task);
     gpp__lane *lane = ticket->lane;
     int worker = lane->worker;
-    bool next = ticket->position == atomic_load(&lane->next);
-    if (!next && starpu_memory_nodes_get_count() > 1)
+    if (starpu_memory_nodes_get_count() > 1)
         starpu_prefetch_task_input_for(task, (unsigned)worker);
     starpu_push_task_end(task);
     /* From here the worker may take and finish the task: neither it nor its ticket may be touched

@@ -5,7 +5,8 @@
  * task carries a ticket (lane, position) in its sched_data. The policy hands the worker of a lane
  * the task at the lane's next position, and no other, as soon as StarPU has reported it ready;
  * until then the worker waits, whatever else is ready. Devices do not wait for each other but
- * through data. A ready task that is not next has its inputs prefetched.
+ * through data. The inputs of a ready task are
+ * prefetched, also while its device still works on another.
  *
  * Tasks without a ticket (the application's own) run first come, first served, between ours.
  *

@@ -137,6 +137,59 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     gpp_pipe_free(pipe);
 }
 
+/* While partition 1 computes its first micro-batch, the second one's input has to arrive: the
+ * operator there waits for it, for half a minute at most. */
+static gpp_pipe *prefetching;
+static atomic_bool prefetched;
+static gpp_status wait_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += 30;
+    gpp__block_data *next = prefetching->slots[GPP__BOUNDARY][1].block[1];
+    while (run->row0 == 0 && !(prefetched = atomic_load(&next->copies) > 0)) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))
+            break;
+    }
+    memcpy(io->out[0], io->in[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));
+    return GPP_OK;
+}
+static gpp_status wait_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)run;
+    memcpy(io->grad_in[0], io->grad_out[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));
+    return GPP_OK;
+}
+static const gpp_op wait_op = {
+    .name = "wait", .infer = gpp__infer_same, .forward = wait_forward, .backward = wait_backward};
+
+Test(runtime, what_comes_next_is_moved_while_a_device_works)
+{
+    setenv("HWLOC_SYNTHETIC", "numa:2(memory=4GB) core:1 pu:1", 1);
+    setenv("STARPU_USE_NUMA", "1", 1);
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model;
+    int64_t dim = 3;
+    gpp_model_new(&model, &err);
+    gpp_model_add_text(model, "linear out=4", &err);
+    gpp__model_add_op(model, &wait_op, NULL, NULL, 0, &err);
+    cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), GPP_OK, "%s", err.msg);
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.chunks = 4;
+    o.batch = 8;
+    o.loss = "mse";
+    cr_assert_eq(gpp_pipe_new(&prefetching, model, &o, &err), GPP_OK, "%s", err.msg);
+    test_batch b = test_batch_new(prefetching, 8, 1);
+    cr_assert_eq(gpp_pipe_gradients(prefetching, &b.x, &b.target, NULL, NULL, &err), GPP_OK, "%s",
+                 err.msg);
+    cr_expect(prefetched, "the second input did not arrive while the first was worked on");
+    test_batch_free(&b);
+    gpp_pipe_free(prefetching);
+    gpp_model_free(model);
+}
+
 static double cpu_seconds(void)
 {
     struct rusage u;
