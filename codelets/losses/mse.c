@@ -9,16 +9,8 @@
  */
 #include <math.h>
 
+#include "codelets/cpu/vectorised.h"
 #include "codelets/loss.h"
-
-/* As in ops/relu.c. Without contraction every width of vectors gives the same bits. */
-#if defined(__x86_64__) && defined(__linux__) && !defined(__clang__) &&                            \
-    !defined(__SANITIZE_THREAD__)
-#define VECTORISED                                                                                 \
-    __attribute__((optimize("O3", "fp-contract=off"), target_clones("avx2", "default")))
-#else
-#define VECTORISED
-#endif
 
 enum { CHUNK = 256 };
 enum { MEAN, SUM };

@@ -5,16 +5,8 @@
  * PyTorch the slope at 0 is 0 and a NaN is passed on, forward and backward. Element by element and
  * exact: neither the cut into units nor the width of vectors can change a bit.
  */
+#include "codelets/cpu/vectorised.h"
 #include "codelets/op.h"
-
-/* Compiled for wider vectors too and chosen when loaded. ThreadSanitizer cannot run such a choice:
- * it comes before its start-up. */
-#if defined(__x86_64__) && defined(__linux__) && !defined(__clang__) &&                            \
-    !defined(__SANITIZE_THREAD__)
-#define VECTORISED __attribute__((optimize("O3"), target_clones("avx2", "default")))
-#else
-#define VECTORISED
-#endif
 
 #define UNIT ((int64_t)1 << 16) /* elements a thread takes at a time */
 
