@@ -268,7 +268,7 @@ static void print_summary(training *t, double right)
         planned_all += planned;
         peak_all += peak;
     }
-    printf("accuracy=%.4f epoch_s=%.1f step_ms=%.1f efficiency=%.2f planned_bytes=%zu "
+    printf("accuracy=%.4f epoch_s=%.1f step_ms=%.1f efficiency=%.3f planned_bytes=%zu "
            "peak_bytes=%zu\n",
            right, epoch_s, step_ms, efficiency, planned_all, peak_all);
 }
