@@ -13,6 +13,9 @@
 #include "codelets/program.h"
 
 typedef struct rig {
+    gpp__network network; /* of the one operator */
+    gpp__layer layer;
+    gpp__value value[2 * GPP__MAX_TENSORS];
     gpp__stage stage;
     gpp__kernel kernel;
     gpp__run run;
@@ -21,12 +24,33 @@ typedef struct rig {
     float *x, *y, *grad_x, *grad_y;
 } rig;
 
+/* A network of a copy of the operator, between the caller's tensors. */
+static void isolate(rig *r, const gpp__layer *layer)
+{
+    gpp__network *n = &r->network;
+    r->layer = *layer;
+    r->layer.shares = -1;
+    *n = (gpp__network){.nodes = 1, .node = &r->layer, .value = r->value};
+    for (int t = 0; t < layer->in_count; t++) {
+        r->layer.from[t] = n->values;
+        r->value[n->values++] = (gpp__value){.desc = layer->in[t], .producer = GPP__CALLER};
+    }
+    for (int t = 0; t < layer->out_count; t++) {
+        r->layer.to[t] = n->values;
+        r->value[n->values++] = (gpp__value){.desc = layer->out[t], .consumer = GPP__CALLER};
+    }
+}
+
 static void compile(rig *r, const gpp__layer *layer, int64_t rows)
 {
     gpp_error err = GPP_ERROR_INIT;
-    bench_check(gpp__stage_init(&r->stage, layer, 1, rows, &err), &err);
-    r->kernel =
-        (gpp__kernel){.layer = layer, .store = &r->stage.store[0], .rows = rows, .threads = 1};
+    isolate(r, layer);
+    bench_check(gpp__stage_init(&r->stage, &r->network, 0, 1, NULL, rows, &err), &err);
+    r->kernel = (gpp__kernel){.layer = &r->layer,
+                              .store = &r->stage.store[0],
+                              .rows = rows,
+                              .batch = {rows},
+                              .threads = 1};
     if (layer->op->prepare)
         bench_check(layer->op->prepare(&r->kernel, &err), &err);
 }
@@ -42,8 +66,8 @@ static float *numbers(const gpp__desc *d, int64_t rows)
 static void furnish(rig *r, const gpp__layer *layer, int64_t rows)
 {
     size_t forward = r->kernel.forward_scratch, backward = r->kernel.backward_scratch;
-    r->params = bench_room(r->stage.params_bytes);
-    r->grads = bench_room(r->stage.grads_bytes);
+    r->params = bench_room(r->stage.params_end);
+    r->grads = bench_room(r->stage.grads_end);
     r->saved = bench_room(r->kernel.saved_bytes);
     r->scratch = bench_room(forward > backward ? forward : backward);
     r->x = numbers(&layer->in[0], rows);

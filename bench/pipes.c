@@ -22,7 +22,8 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 
 bench_batch bench_batch_new(const gpp_pipe *pipe, int64_t rows)
 {
-    const gpp__desc *x = &pipe->model->input[0], *target = &pipe->target_desc;
+    const gpp__desc *x = &pipe->network->value[pipe->network->input[0]].desc,
+                    *target = &pipe->target_desc;
     bench_batch b = {tensor_of(x, rows), tensor_of(target, rows)};
     bench_fill(b.x.data, rows * gpp__desc_count(x));
     int64_t count = rows * gpp__desc_count(target);
@@ -48,9 +49,9 @@ static double flops_of(const gpp__task *t, const gpp__cell *c)
         const gpp__step *s = &p->step[k];
         if (s->layer->param_count == 0 || !s->layer->op->flops)
             continue;
-        double once = s->layer->op->flops(s->layer) * (double)c->rows;
+        double once = s->layer->op->flops(s->layer) * (double)s->kernel.rows;
         if (t->kind == GPP__BACKWARD)
-            flops += s->active ? once * (1 + s->wants) : 0;
+            flops += s->active ? once * (s->trains + p->local[s->in[0]].grad) : 0;
         else if (p->way[t->kind == GPP__RECOMPUTE ? GPP__PASS_RECOMPUTE : c->pass].runs[k])
             flops += once;
     }
@@ -75,8 +76,9 @@ static double run_once(gpp_pipe *pipe, const bench_batch *b)
 {
     gpp_error err = GPP_ERROR_INIT;
     double begin = bench_now();
-    bench_check(pipe->optimizer ? gpp_pipe_step(pipe, &b->x, &b->target, NULL, NULL, &err)
-                                : gpp_pipe_gradients(pipe, &b->x, &b->target, NULL, NULL, &err),
+    bench_check(pipe->optimizer
+                    ? gpp_pipe_step(pipe, &b->x, &b->target, NULL, NULL, &err)
+                    : gpp_pipe_gradients(pipe, &b->x, &b->target, NULL, NULL, NULL, &err),
                 &err);
     return 1e3 * (bench_now() - begin);
 }

@@ -199,11 +199,12 @@ static const bench_column kernel_columns[] = {
 /* Layers of the same operator with the same shapes have the same kernels. */
 static bool seen_before(const gpp_model *model, int layer)
 {
-    const gpp__layer *l = &model->layer[layer];
+    const gpp__layer *l = &model->network.node[layer];
     bool seen = false;
     for (int k = 1; k < layer; k++) /* not the first, whose backward does less */
-        seen |= model->layer[k].op == l->op && gpp__desc_equal(&model->layer[k].in[0], &l->in[0]) &&
-                gpp__desc_equal(&model->layer[k].out[0], &l->out[0]);
+        seen |= model->network.node[k].op == l->op &&
+                gpp__desc_equal(&model->network.node[k].in[0], &l->in[0]) &&
+                gpp__desc_equal(&model->network.node[k].out[0], &l->out[0]);
     return seen;
 }
 
@@ -238,13 +239,13 @@ static void measure_kernels(const settings *s, const workload *w, const gpp_mode
     snprintf(title, sizeof title, "Kernels: %s, convolutions and linear layers on one core",
              w->name);
     bench_report_begin(&report, title);
-    for (int k = 0; k < model->count; k++) {
-        if (model->layer[k].param_count == 0 || seen_before(model, k))
+    for (int k = 0; k < model->network.nodes; k++) {
+        if (model->network.node[k].param_count == 0 || seen_before(model, k))
             continue;
         for (int c = 0; c < s->chunks.count; c++) {
             int64_t rows, last;
             gpp__chunk(s->batch, s->chunks.value[c], &rows, &last);
-            measure_kernel(s, &report, w, &model->layer[k], rows);
+            measure_kernel(s, &report, w, &model->network.node[k], rows);
         }
     }
     bench_report_note(&report, "\n");

@@ -1,17 +1,12 @@
 /*
- * codelets/attr.c: attributes of operators, losses and optimizers: from text to numbers and words,
- * and from those to an attribute struct.
+ * codelets/attr.c: attributes of operators, losses and optimizers: from numbers and words to an
+ * attribute struct.
  *
- * Reading (gpp__attr_parse) knows nothing of tables: it splits "name key=1,2 key=word" and checks
- * the form alone. Setting (gpp__attr_set) checks values against a table of keys, whether they came
- * from text or from the C interface. Both are strict: what is not understood is an error that names
- * it, never a guess. Reading is linear in the text and independent of the locale.
+ * Values are checked against a table of keys, whether they came from text (attr_parse.c) or from
+ * the C interface. Strict: what is not understood is an error that names it, never a guess.
  */
-#define _GNU_SOURCE /* strtod_l */
-#include <errno.h>
-#include <locale.h>
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "codelets/attr.h"
@@ -21,30 +16,54 @@
 
 /* --- setting ---------------------------------------------------------------------------------- */
 
+/* Numbers a key has room for. */
+static int room_of(const gpp__key *key)
+{
+    bool many = key->type == GPP__KEY_INT || key->type == GPP__KEY_REAL;
+    return many && key->count > 1 ? key->count : 1;
+}
+
+/* NAN is "none". */
+static int64_t integer(double value)
+{
+    return isnan(value) ? INT64_MIN : (int64_t)value;
+}
+
 static void store(const gpp__key *key, void *attr, int at, double value)
 {
-    char *place = (char *)attr + key->offset;
+    void *place = (char *)attr + key->offset;
     switch (key->type) {
     case GPP__KEY_INT:
-        ((int64_t *)(void *)place)[at] = (int64_t)value;
+        ((int64_t *)place)[at + key->list] = integer(value);
         return;
     case GPP__KEY_BOOL:
-        *(bool *)(void *)place = value != 0;
+        *(bool *)place = value != 0;
         return;
     case GPP__KEY_REAL:
-        *(double *)(void *)place = value;
+        ((double *)place)[at] = value;
         return;
     case GPP__KEY_CHOICE:
-        *(int *)(void *)place = (int)value;
+        *(int *)place = (int)value;
+        return;
+    case GPP__KEY_NAME:
+        memset(place, 0, GPP__NAME);
         return;
     }
 }
 
+static void store_length(const gpp__key *key, void *attr, int length)
+{
+    if (key->list)
+        *(int64_t *)(void *)((char *)attr + key->offset) = length;
+}
+
 void gpp__attr_defaults(const gpp__key *keys, void *attr)
 {
-    for (const gpp__key *key = keys; key && key->name; key++)
-        for (int at = 0; at < (key->type == GPP__KEY_INT ? key->count : 1); at++)
+    for (const gpp__key *key = keys; key && key->name; key++) {
+        for (int at = 0; at < room_of(key); at++)
             store(key, attr, at, key->fallback);
+        store_length(key, attr, 0);
+    }
 }
 
 /* Appends to a string in a buffer; what does not fit is cut off. */
@@ -105,7 +124,7 @@ bool gpp__alike(const char *given, const char *known)
 static gpp_status fail_unknown(const char *who, const gpp__key *keys, const char *name,
                                gpp_error *err)
 {
-    char known[160];
+    char known[480];
     if (!keys || !keys->name)
         return gpp__fail(err, GPP_ENOENT, "%s: no key \"%.40s\"; it takes none", who, name);
     list_keys(keys, known, sizeof known);
@@ -136,7 +155,7 @@ static gpp_status fail_range(const char *who, const gpp__key *key, double got, g
 static gpp_status set_choice(const char *who, const gpp__key *key, void *attr,
                              const gpp_attr *given, gpp_error *err)
 {
-    char known[120], got[48] = "a number";
+    char known[240], got[48] = "a number";
     for (int k = 0; given->word && key->choices[k]; k++)
         if (strcmp(given->word, key->choices[k]) == 0) {
             store(key, attr, 0, k);
@@ -163,21 +182,74 @@ static gpp_status check_number(const char *who, const gpp__key *key, double v, g
     return fits ? GPP_OK : fail_range(who, key, v, err);
 }
 
+static gpp_status check_count(const char *who, const gpp__key *key, int count, gpp_error *err)
+{
+    int room = room_of(key);
+    if (count == room || count == 1 || (key->list && count < room))
+        return GPP_OK;
+    return gpp__fail(err, GPP_EINVAL, "%s: %s takes %s%d number%s, got %d", who, key->name,
+                     room == 1   ? ""
+                     : key->list ? "1 ... "
+                                 : "1 or ",
+                     room, room > 1 ? "s" : "", count);
+}
+
+static gpp_status set_none(const char *who, const gpp__key *key, void *attr, const char *word,
+                           gpp_error *err)
+{
+    if (!key->none || strcmp(word, "none") != 0)
+        return gpp__fail(err, GPP_EINVAL, "%s: %s must be a number%s, got \"%.40s\"", who,
+                         key->name, key->none ? " or none" : "", word);
+    for (int at = 0; at < room_of(key); at++)
+        store(key, attr, at, NAN);
+    return GPP_OK;
+}
+
 static gpp_status set_numbers(const char *who, const gpp__key *key, void *attr,
                               const gpp_attr *given, gpp_error *err)
 {
     if (given->word)
-        return gpp__fail(err, GPP_EINVAL, "%s: %s must be a number, got \"%.40s\"", who, key->name,
-                         given->word);
-    int wanted = key->type == GPP__KEY_INT ? key->count : 1;
-    if (given->count != 1 && given->count != wanted)
-        return gpp__fail(err, GPP_EINVAL, "%s: %s takes %s%d number%s, got %d", who, key->name,
-                         wanted > 1 ? "1 or " : "", wanted, wanted > 1 ? "s" : "", given->count);
+        return set_none(who, key, attr, given->word, err);
+    if (check_count(who, key, given->count, err))
+        return GPP_EINVAL;
     for (int at = 0; at < given->count; at++)
         if (check_number(who, key, given->v[at], err))
             return GPP_EINVAL;
+    int wanted = key->list ? given->count : room_of(key);
     for (int at = 0; at < wanted; at++)
         store(key, attr, at, given->v[given->count == 1 ? 0 : at]);
+    store_length(key, attr, wanted);
+    return GPP_OK;
+}
+
+bool gpp__is_word(const char *text, size_t longest)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "_-.";
+    size_t length = strspn(text, allowed);
+    return length >= 1 && length <= longest && text[length] == '\0';
+}
+
+/* A word, or an integer, which is as good a name. */
+static gpp_status set_name(const char *who, const gpp__key *key, void *attr, const gpp_attr *given,
+                           gpp_error *err)
+{
+    char number[32];
+    const char *name = given->word;
+    if (!name) {
+        double v = given->v[0];
+        if (given->count != 1 || !(fabs(v) <= EXACT) || v != floor(v))
+            return gpp__fail(err, GPP_EINVAL, "%s: %s must be a word or one integer, got %.15g%s",
+                             who, key->name, v, given->count > 1 ? ",..." : "");
+        snprintf(number, sizeof number, "%lld", (long long)v);
+        name = number;
+    }
+    bool empty = !key->required && *name == '\0';
+    if (!empty && !gpp__is_word(name, GPP__NAME - 1))
+        return gpp__fail(err, GPP_EINVAL,
+                         "%s: %s must be 1 ... %d letters, digits, '_', '-' and '.', got \"%.40s\"",
+                         who, key->name, GPP__NAME - 1, name);
+    strcpy((char *)attr + key->offset, name);
     return GPP_OK;
 }
 
@@ -208,6 +280,8 @@ static gpp_status set_one(const char *who, const gpp__key *keys, void *attr, con
         return fail_unknown(who, keys, one->key, err);
     if (is_given(given, at, one->key))
         return gpp__fail(err, GPP_EINVAL, "%s: %s is given twice", who, key->name);
+    if (key->type == GPP__KEY_NAME)
+        return set_name(who, key, attr, one, err);
     return key->type == GPP__KEY_CHOICE ? set_choice(who, key, attr, one, err)
                                         : set_numbers(who, key, attr, one, err);
 }
@@ -229,250 +303,16 @@ gpp_status gpp__attr_set(const char *who, const gpp__key *keys, void *attr, cons
     return GPP_OK;
 }
 
-/* --- reading ---------------------------------------------------------------------------------- */
-
-/* Own classes of characters: those of <ctype.h> depend on the locale. */
-static bool is_digit(char c)
+bool gpp__attr_set_one(const gpp__key *keys, void *attr, const char *name, double value)
 {
-    return c >= '0' && c <= '9';
+    const gpp__key *key = find_key(keys, name);
+    if (key)
+        store(key, attr, 0, value);
+    return key;
 }
 
-static bool is_letter(char c)
+bool gpp__attr_flag(const gpp__key *keys, const void *attr, const char *name)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
-
-static bool is_end(char c)
-{
-    return c == '\0' || c == '\n' || c == ';' || c == '#' || c == '@';
-}
-
-typedef struct reader {
-    const char *at;
-    char *pool; /* where the next key or word goes */
-    size_t room;
-    gpp_error *err;
-} reader;
-
-/* "'x'", "the end of the line", ...: what stands at `at`, for messages. */
-static const char *found(const char *at, char out[24])
-{
-    static const char hex[] = "0123456789abcdef";
-    unsigned char c = (unsigned char)*at;
-    if (c == '\0')
-        return "the end of the text";
-    if (c == '\n')
-        return "the end of the line";
-    if (is_blank(*at))
-        return "a blank";
-    if (c > ' ' && c < 127) {
-        char quoted[] = {'\'', *at, '\'', '\0'};
-        return strcpy(out, quoted);
-    }
-    char code[] = {'b', 'y', 't', 'e', ' ', '0', 'x', hex[c >> 4], hex[c & 15], '\0'};
-    return strcpy(out, code);
-}
-
-static size_t word_length(const char *at)
-{
-    size_t n = 0;
-    if (!is_letter(*at))
-        return 0;
-    while (is_letter(at[n]) || is_digit(at[n]))
-        n++;
-    return n;
-}
-
-/* A word of the pool, or NULL when it is full. */
-static const char *keep(reader *r, const char *from, size_t length)
-{
-    if (length >= r->room)
-        return NULL;
-    char *kept = r->pool;
-    memcpy(kept, from, length);
-    kept[length] = '\0';
-    r->pool += length + 1;
-    r->room -= length + 1;
-    return kept;
-}
-
-static const char *skip_digits(const char *at)
-{
-    while (is_digit(*at))
-        at++;
-    return at;
-}
-
-/* The end of a decimal number, or NULL when there is none: -12, 0.5, .5, 1e-3. */
-static const char *number_end(const char *at)
-{
-    at += *at == '-';
-    const char *whole = at, *end = skip_digits(at);
-    size_t digits = (size_t)(end - whole);
-    if (*end == '.') {
-        const char *fraction = end + 1;
-        end = skip_digits(fraction);
-        digits += (size_t)(end - fraction);
-    }
-    if (digits == 0)
-        return NULL;
-    if (*end == 'e' || *end == 'E') {
-        const char *power = end + 1;
-        power += *power == '-' || *power == '+';
-        end = skip_digits(power);
-        if (end == power)
-            return NULL;
-    }
-    return end;
-}
-
-/* The number [at, end), whatever the application's locale takes for a decimal point. */
-static bool convert(const char *at, double *value)
-{
-    locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-    if (c == (locale_t)0)
-        return false;
-    int before = errno;
-    errno = 0;
-    *value = strtod_l(at, NULL, c);
-    bool fits = isfinite(*value) && !(errno == ERANGE && *value == 0);
-    errno = before;
-    freelocale(c);
-    return fits;
-}
-
-static gpp_status read_number(reader *r, const char *key, double *value)
-{
-    char what[24];
-    const char *end = number_end(r->at);
-    if (!end)
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s: expected a decimal number, found %s", key,
-                         found(r->at, what));
-    if (!convert(r->at, value))
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s: %.*s is beyond what a double holds", key,
-                         (int)(end - r->at < 32 ? end - r->at : 32), r->at);
-    r->at = end;
-    if (!is_end(*end) && !is_blank(*end) && *end != ',' && *end != '{')
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s: %s after a number", key, found(end, what));
-    return GPP_OK;
-}
-
-static gpp_status read_numbers(reader *r, gpp_attr *one)
-{
-    for (;;) {
-        if (one->count == MAX_NUMBERS)
-            return gpp__fail(r->err, GPP_ESYNTAX, "%s: more than %d numbers", one->key,
-                             MAX_NUMBERS);
-        gpp_status status = read_number(r, one->key, &one->v[one->count]);
-        if (status)
-            return status;
-        one->count++;
-        if (*r->at != ',')
-            return GPP_OK;
-        r->at++;
-    }
-}
-
-static gpp_status read_word(reader *r, gpp_attr *one)
-{
-    char what[24];
-    size_t length = word_length(r->at);
-    one->word = keep(r, r->at, length);
-    if (!one->word)
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s: the word is too long", one->key);
-    r->at += length;
-    if (!is_end(*r->at) && !is_blank(*r->at) && *r->at != '{')
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s: %s after a word", one->key, found(r->at, what));
-    return GPP_OK;
-}
-
-static gpp_status read_pair(reader *r, gpp_attr *one)
-{
-    char what[24];
-    size_t length = word_length(r->at);
-    if (length == 0)
-        return gpp__fail(r->err, GPP_ESYNTAX, "expected key=value, found %s", found(r->at, what));
-    *one = (gpp_attr){.key = keep(r, r->at, length)};
-    if (!one->key)
-        return gpp__fail(r->err, GPP_ESYNTAX, "the keys and words are too long");
-    r->at += length;
-    if (*r->at != '=')
-        return gpp__fail(r->err, GPP_ESYNTAX, "%.40s: expected '=' and a value, found %s", one->key,
-                         found(r->at, what));
-    r->at++;
-    if (is_letter(*r->at))
-        return read_word(r, one);
-    if (is_digit(*r->at) || *r->at == '-' || *r->at == '.')
-        return read_numbers(r, one);
-    return gpp__fail(r->err, GPP_ESYNTAX, "%.40s: expected a value after '=', found %s", one->key,
-                     found(r->at, what));
-}
-
-static gpp_status read_name(reader *r, char name[64])
-{
-    char what[24];
-    size_t length = word_length(r->at);
-    if (length == 0)
-        return gpp__fail(r->err, GPP_ESYNTAX, "expected a name, found %s", found(r->at, what));
-    if (length > 63)
-        return gpp__fail(r->err, GPP_ESYNTAX, "a name of %zu letters, at most 63 are allowed",
-                         length);
-    memcpy(name, r->at, length);
-    name[length] = '\0';
-    r->at += length;
-    if (!is_end(*r->at) && !is_blank(*r->at) && *r->at != '{')
-        return gpp__fail(r->err, GPP_ESYNTAX, "%s after the name \"%s\"", found(r->at, what), name);
-    return GPP_OK;
-}
-
-static void skip_blanks(reader *r)
-{
-    while (is_blank(*r->at))
-        r->at++;
-}
-
-static gpp_status read_all(reader *r, char name[64], gpp_attr given[], size_t *count, size_t max)
-{
-    skip_blanks(r);
-    gpp_status status = read_name(r, name);
-    for (; !status; ++*count) {
-        skip_blanks(r);
-        if (is_end(*r->at))
-            return GPP_OK;
-        if (*r->at == '{')
-            return gpp__fail(r->err, GPP_ESYNTAX, "%s takes no block in braces", name);
-        if (*count == max)
-            return gpp__fail(r->err, GPP_ESYNTAX, "%s: more than %zu keys", name, max);
-        status = read_pair(r, &given[*count]);
-    }
-    return status;
-}
-
-gpp_status gpp__attr_parse(const char *text, const char **end, char name[64], gpp_attr given[],
-                           size_t *count, size_t max, char *pool, size_t pool_size, gpp_error *err)
-{
-    reader r = {text, pool, pool_size, err};
-    *count = 0;
-    gpp_status status = read_all(&r, name, given, count, max);
-    *end = r.at;
-    return status;
-}
-
-gpp_status gpp__attr_parse_spec(const char *text, char name[64], gpp_attr given[], size_t *count,
-                                size_t max, char *pool, size_t pool_size, gpp_error *err)
-{
-    char what[24];
-    gpp_error inner = GPP_ERROR_INIT;
-    const char *end = text;
-    gpp_status status =
-        gpp__attr_parse(text, &end, name, given, count, max, pool, pool_size, &inner);
-    if (!status && *end)
-        status = gpp__fail(&inner, GPP_ESYNTAX, "nothing may follow, found %s", found(end, what));
-    return status ? gpp__fail(err, status, "column %zu: %s", (size_t)(end - text) + 1, inner.msg)
-                  : GPP_OK;
+    const gpp__key *key = find_key(keys, name);
+    return key && key->type == GPP__KEY_BOOL && *(const bool *)((const char *)attr + key->offset);
 }

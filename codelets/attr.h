@@ -19,11 +19,21 @@ void gpp__attr_defaults(const gpp__key *keys, void *attr);
 gpp_status gpp__attr_set(const char *who, const gpp__key *keys, void *attr, const gpp_attr given[],
                          size_t count, gpp_error *err);
 
+/** Set number 0 of one key, unchecked. @return false when there is no such key */
+bool gpp__attr_set_one(const gpp__key *keys, void *attr, const char *name, double value);
+/** Value of a BOOL key; false when there is no such key. */
+bool gpp__attr_flag(const gpp__key *keys, const void *attr, const char *name);
+
+/** True when `text` is 1 ... longest letters, digits, '_', '-' and '.': a label, a name. */
+bool gpp__is_word(const char *text, size_t longest);
+
 /** True when `given` may be a slip of the pen for `known`: for "did you mean". */
 bool gpp__alike(const char *given, const char *known);
 
 /**
- * Read "name key=value key=value ..." up to the end of the text, a newline, ';', '#' or '@'.
+ * Read "name key=value key=value ..." up to the end of the text, a newline, ';', '#', '@', '{' or
+ * '}'. A value is a list of decimal numbers, or a word: letters, digits and '_', '-', '.' behind
+ * the first letter.
  *
  * @param text   where to begin; on success *end is where reading stopped
  * @param name   [64] out: the first word

@@ -29,19 +29,24 @@ typedef struct gpp__cpu {
     hwloc_topology_t topology;
     hwloc_bitmap_t home; /* core of the worker's own thread; NULL: leave its binding alone */
     gpp__pool *pool;
+    char **ports; /* room for the ports of any cell: a device runs one at a time */
 } gpp__cpu;
 
 /** A dense tensor of the caller, by rows. */
 typedef struct gpp__rows {
     char *data;   /* NULL: none */
     size_t bytes; /* of one row */
+    int batch;    /* as in its gpp__desc */
+    int64_t rows; /* with GPP_ROWS_FIXED: of one micro-batch */
 } gpp__rows;
 
 typedef struct gpp__job {
     uint64_t seed, step;
-    bool training, nan_is_error;
-    gpp__rows x, y, target, grad_y, grad_x;
-    int64_t batch_rows;
+    bool training, nan_is_error, accumulate;
+    gpp__rows x[GPP__MAX_TENSORS], grad_x[GPP__MAX_TENSORS]; /* by input of the model */
+    gpp__rows y[GPP__MAX_TENSORS], grad_y[GPP__MAX_TENSORS]; /* by output */
+    gpp__rows target;
+    int64_t loss_rows; /* of the output in all micro-batches */
     const gpp_loss *loss;
     const void *loss_attr;
     const gpp__desc *y_desc;
@@ -65,11 +70,13 @@ typedef struct gpp__cell {
     const gpp__program *program;
     gpp__pass pass; /* of a forward */
     int i, j, clock;
-    int64_t row0, rows;
-    bool first;            /* backward: assigns gradients */
-    int8_t at[GPP__ROLES]; /* index among the task's buffers, -1 */
-    double start, end;     /* seconds, CLOCK_MONOTONIC; equal when it did not run */
-    int worker;            /* that ran it */
+    int64_t row0[GPP__BATCHES], rows[GPP__BATCHES];
+    bool first;   /* backward: assigns gradients */
+    bool updated; /* an update: it has begun */
+    int accesses;
+    const gpp__access *access; /* [accesses] what the task's buffers are */
+    double start, end;         /* seconds, CLOCK_MONOTONIC; equal when it did not run */
+    int worker;                /* that ran it */
 } gpp__cell;
 
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,

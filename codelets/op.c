@@ -25,7 +25,8 @@ size_t gpp__desc_bytes(const gpp__desc *d)
 
 bool gpp__desc_equal(const gpp__desc *a, const gpp__desc *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank &&
+    bool same_rows = a->batch == b->batch && (a->batch != GPP_ROWS_FIXED || a->rows == b->rows);
+    return a->dtype == b->dtype && a->rank == b->rank && same_rows &&
            !memcmp(a->dim, b->dim, (size_t)a->rank * sizeof a->dim[0]);
 }
 
@@ -53,10 +54,11 @@ gpp_status gpp__expect_float(const gpp__layer *layer, int lo, int hi, gpp_error 
     const char *name = layer->op->name;
     const gpp__desc *in = &layer->in[0];
     char text[128];
-    if (layer->in_count != 1)
+    int tuple = layer->in_count - layer->pops;
+    if (tuple != 1)
         return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
                                "%s (layer %d, \"%s\"): takes 1 tensor, got %d", name, layer->index,
-                               layer->label, layer->in_count);
+                               layer->label, tuple);
     if (in->dtype != GPP_F32)
         return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
                                "%s (layer %d, \"%s\"): takes float32, got int64", name,
@@ -83,20 +85,40 @@ gpp_status gpp__infer_same(gpp__layer *layer, gpp_error *err)
     return GPP_OK;
 }
 
-void gpp__add_param(gpp__layer *layer, const char *name, int rank, const int64_t dim[])
+bool gpp__layer_trains(const gpp__layer *layer)
+{
+    for (int p = 0; p < layer->param_count; p++)
+        if (!layer->param[p].buffer && !layer->param[p].frozen)
+            return true;
+    return false;
+}
+
+static void add(gpp__layer *layer, const char *name, gpp_dtype dtype, bool buffer, int rank,
+                const int64_t dim[])
 {
     gpp__param *p = &layer->param[layer->param_count++];
-    *p = (gpp__param){.rank = rank, .count = 1};
+    *p = (gpp__param){.dtype = dtype, .buffer = buffer, .rank = rank, .count = 1};
     snprintf(p->name, sizeof p->name, "%s", name);
     for (int k = 0; k < rank; k++)
         if (__builtin_mul_overflow(p->count, p->dim[k] = dim[k], &p->count))
             p->count = INT64_MAX; /* whoever checks sizes will refuse it */
 }
 
+void gpp__add_param(gpp__layer *layer, const char *name, int rank, const int64_t dim[])
+{
+    add(layer, name, GPP_F32, false, rank, dim);
+}
+
+void gpp__add_buffer(gpp__layer *layer, const char *name, gpp_dtype dtype, int rank,
+                     const int64_t dim[])
+{
+    add(layer, name, dtype, true, rank, dim);
+}
+
 void gpp__init_uniform(const gpp__layer *layer, int p, uint64_t seed, float bound, float *value)
 {
     uint64_t what =
-        (uint64_t)GPP__STREAM_INIT << 56 | (uint64_t)(uint32_t)layer->index << 8 | (uint64_t)p;
+        (uint64_t)GPP__STREAM_INIT << 56 | (uint64_t)(uint32_t)layer->id << 8 | (uint64_t)p;
     gpp__philox r = {{0}};
     for (int64_t e = 0; e < layer->param[p].count; e++) {
         if (e % 4 == 0)

@@ -7,11 +7,43 @@
 #define GPP__OP_LIST(X)                                                                            \
     X(linear)                                                                                      \
     X(conv2d)                                                                                      \
+    X(conv_transpose2d)                                                                            \
     X(relu)                                                                                        \
     X(maxpool2d)                                                                                   \
     X(flatten)                                                                                     \
     X(dropout)                                                                                     \
-    X(identity)
+    X(dropout2d)                                                                                   \
+    X(identity)                                                                                    \
+    X(stash)                                                                                       \
+    X(unstash)                                                                                     \
+    X(pop)                                                                                         \
+    X(combine)                                                                                     \
+    X(add)                                                                                         \
+    X(mul)                                                                                         \
+    X(cat)                                                                                         \
+    X(split)                                                                                       \
+    X(tanh)                                                                                        \
+    X(sigmoid)                                                                                     \
+    X(gelu)                                                                                        \
+    X(silu)                                                                                        \
+    X(leaky_relu)                                                                                  \
+    X(relu6)                                                                                       \
+    X(hardtanh)                                                                                    \
+    X(elu)                                                                                         \
+    X(softplus)                                                                                    \
+    X(avgpool2d)                                                                                   \
+    X(adaptive_avgpool2d)                                                                          \
+    X(upsample)                                                                                    \
+    X(pad)                                                                                         \
+    X(softmax)                                                                                     \
+    X(log_softmax)                                                                                 \
+    X(batchnorm)                                                                                   \
+    X(layernorm)                                                                                   \
+    X(instancenorm)                                                                                \
+    X(groupnorm)                                                                                   \
+    X(embedding)                                                                                   \
+    X(position_embedding)                                                                          \
+    X(self_attention)
 
 #define GPP__OP_DECLARE(name) extern const gpp_op gpp_op_##name;
 GPP__OP_LIST(GPP__OP_DECLARE)

@@ -23,10 +23,12 @@ typedef struct gpp_optimizer {
     size_t lr_offset;
     /**
      * Update param[0 … count-1] from grad. `t` counts updates from 1; state[k] is undefined before
-     * t = 1. grad may be written to.
+     * t = 1. Calls for parts of one array run at the same time.
      */
-    void (*update)(const void *attr, int64_t t, int64_t count, float *param, const float *grad,
-                   float *const state[]);
+    gpp_status (*update)(const void *attr, int64_t t, int64_t count, float *param,
+                         const float *grad, float *const state[]);
+    bool may_fail; /* an update may fail in a sound program: what was updated is then put back, for
+                      which a copy is kept */
 } gpp_optimizer;
 
 extern const gpp_optimizer *const gpp__optimizers[]; /* NULL-terminated, codelets/optimizers.c */

@@ -5,130 +5,152 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- changes of layout at the model's two ends, as operators of their own
- * ------------------------------------------ */
+/* --- making ----------------------------------------------------------------------------------- */
 
-static gpp_status to_last_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+static gpp_status no_memory(const gpp__stage *stage, gpp_error *err)
 {
-    gpp__to_channels_last(run->pool, &k->layer->in[0], k->rows, io->in[0], io->out[0]);
-    return GPP_OK;
-}
-static gpp_status to_last_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
-{
-    if (io->grad_in[0])
-        gpp__to_channels_first(run->pool, &k->layer->in[0], k->rows, io->grad_out[0],
-                               io->grad_in[0]);
-    return GPP_OK;
-}
-static gpp_status to_first_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
-{
-    gpp__to_channels_first(run->pool, &k->layer->in[0], k->rows, io->in[0], io->out[0]);
-    return GPP_OK;
-}
-static gpp_status to_first_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
-{
-    if (io->grad_in[0])
-        gpp__to_channels_last(run->pool, &k->layer->in[0], k->rows, io->grad_out[0],
-                              io->grad_in[0]);
-    return GPP_OK;
+    return gpp__fail(err, GPP_ENOMEM, "a program of %d layers", stage->count);
 }
 
-static const gpp_op op_to_last = {.name = "channels_last",
-                                  .infer = gpp__infer_same,
-                                  .forward = to_last_forward,
-                                  .backward = to_last_backward};
-static const gpp_op op_to_first = {.name = "channels_first",
-                                   .infer = gpp__infer_same,
-                                   .forward = to_first_forward,
-                                   .backward = to_first_backward};
-
-/* --- making
- * --------------------------------------------------------------------------------------------------------
- */
-
-size_t gpp__boundary_bytes(const gpp__desc *tensor, int count, int64_t rows, size_t offset[])
+/* The number of a port, or -1. */
+static int port_of(const int *port, int count, int value)
 {
-    size_t at = 0;
-    for (int t = 0; t < count; t++) {
-        if (offset)
-            offset[t] = at;
-        at += gpp__align(gpp__desc_bytes(&tensor[t]) * (size_t)rows);
+    int low = 0, high = count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (port[middle] < value)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return at;
+    return low < count && port[low] == value ? low : -1;
 }
 
-static bool changes_layout(const gpp__desc *d, int count)
-{
-    return count == 1 && d->dtype == GPP_F32 && !gpp__layout_free(d);
-}
-
-static void add_layout_step(gpp__program *p, int end, const gpp_op *op, const gpp__desc *d,
-                            int index)
-{
-    gpp__layer *l = &p->end_layer[end];
-    *l = (gpp__layer){.op = op, .index = index, .in_count = 1, .out_count = 1};
-    l->in[0] = l->out[0] = *d;
-    p->step[++p->steps] = (gpp__step){.layer = l, .in_stage = -1};
-}
-
-/** Steps 1 … steps: the stage's layers, with a change of layout before or behind them at the
- * model's ends. */
-static void list_steps(gpp__program *p)
+static void add_local(gpp__program *p, int id, const uint8_t *flow)
 {
     const gpp__stage *s = p->stage;
-    const gpp__layer *first = &s->layer[0], *last = &s->layer[s->count - 1];
-    if (s->model_input && changes_layout(first->in, first->in_count))
-        add_layout_step(p, 0, &op_to_last, &first->in[0], first->index);
-    for (int k = 0; k < s->count; k++)
-        p->step[++p->steps] = (gpp__step){.layer = &s->layer[k], .in_stage = k};
-    if (s->model_output && changes_layout(last->out, last->out_count))
-        add_layout_step(p, 1, &op_to_first, &last->out[0], last->index);
+    const gpp__value *v = &s->network->value[id];
+    int born = v->producer - s->first + 1, used = v->consumer - s->first + 1;
+    gpp__local *l = &p->local[p->locals++];
+    *l = (gpp__local){
+        .value = v,
+        .id = id,
+        .born = born < 1 ? 0 : born,
+        .used = v->consumer < s->first || used > s->count ? s->count + 1 : used,
+        .in_port = born < 1 ? port_of(s->in, s->ins, id) : -1,
+        .out_port = port_of(s->out, s->outs, id),
+        .bytes = gpp__value_bytes(v, p->batch),
+        .exact = (size_t)gpp__desc_rows(&v->desc, p->batch) * gpp__desc_bytes(&v->desc),
+        .grad = v->desc.dtype == GPP_F32 && (flow[id] & GPP__HAS_GRAD) == GPP__HAS_GRAD,
+    };
 }
 
-static gpp_status prepare_step(gpp__program *p, gpp__step *step, gpp_error *err)
+/* Locals in the order in which they are born: what comes in, then step by step. */
+static void list_locals(gpp__program *p, const uint8_t *flow)
 {
-    const gpp_op *op = step->layer->op;
-    step->view = op->is_view && op->is_view(step->layer);
-    step->passes = step->view || (op->passes_in_eval && op->passes_in_eval(step->layer));
-    step->kernel = (gpp__kernel){.layer = step->layer, .rows = p->rows, .threads = p->threads};
-    step->kernel.store = step->in_stage < 0 ? NULL : &p->stage->store[step->in_stage];
-    if (step->view || p->rows == 0 || !op->prepare)
+    const gpp__stage *s = p->stage;
+    for (int port = 0; port < s->ins; port++)
+        add_local(p, s->in[port], flow);
+    for (int k = 1; k <= p->steps; k++)
+        for (int t = 0; t < p->step[k].layer->out_count; t++) {
+            p->step[k].out[t] = p->locals;
+            add_local(p, p->step[k].layer->to[t], flow);
+        }
+    for (int v = 0; v < p->locals; v++) {
+        const gpp__local *l = &p->local[v];
+        if (l->used <= p->steps)
+            p->step[l->used].in[l->value->consumer_slot] = v;
+    }
+}
+
+static bool has_gradient_to_pass(const gpp__program *p, const gpp__step *s)
+{
+    bool gets = false, wants = s->trains;
+    for (int t = 0; t < s->layer->out_count; t++)
+        gets |= p->local[s->out[t]].grad;
+    for (int t = 0; t < s->layer->in_count; t++)
+        wants |= p->local[s->in[t]].grad;
+    return gets && wants;
+}
+
+static gpp_status prepare_step(gpp__program *p, int k, gpp_error *err)
+{
+    gpp__step *step = &p->step[k];
+    const gpp__layer *l = step->layer;
+    const gpp_op *op = l->op;
+    step->view = op->is_view && op->is_view(l);
+    step->passes = step->view || (op->passes_in_eval && op->passes_in_eval(l));
+    step->trains = gpp__layer_trains(l);
+    step->records = op->stats_bytes && op->stats_bytes(l) > 0;
+    step->active = has_gradient_to_pass(p, step) && (step->view || op->backward);
+    const gpp__desc *rows = l->in_count ? &l->in[0] : &l->out[0];
+    step->kernel = (gpp__kernel){.layer = l,
+                                 .rows = gpp__desc_rows(rows, p->batch),
+                                 .threads = p->threads,
+                                 .store = &p->stage->store[k - 1]};
+    memcpy(step->kernel.batch, p->batch, sizeof p->batch);
+    if (step->view || p->empty || !op->prepare)
         return GPP_OK;
     gpp_status status = op->prepare(&step->kernel, err);
     step->prepared = status == GPP_OK;
     return status;
 }
 
-gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage, int64_t rows,
-                            int threads, bool grad_input, gpp_error *err)
+static gpp_status make_steps(gpp__program *p, const uint8_t *flow, gpp_error *err)
+{
+    const gpp__stage *s = p->stage;
+    size_t slots = 0;
+    for (int k = 0; k < s->count; k++)
+        slots += (size_t)(s->layer[k].in_count + s->layer[k].out_count);
+    p->step = calloc((size_t)s->count + 1, sizeof *p->step);
+    p->slots = calloc(slots + 1, sizeof *p->slots);
+    p->local = calloc(slots + (size_t)s->ins + 1, sizeof *p->local);
+    if (!p->step || !p->slots || !p->local)
+        return no_memory(s, err);
+    int *slot = p->slots;
+    for (p->steps = 0; p->steps < s->count;) {
+        const gpp__layer *l = &s->layer[p->steps++];
+        p->step[p->steps] = (gpp__step){.layer = l, .in = slot, .out = slot + l->in_count};
+        slot += l->in_count + l->out_count;
+    }
+    list_locals(p, flow);
+    for (int k = 1; k <= p->steps; k++) {
+        gpp_status status = prepare_step(p, k, err);
+        if (status != GPP_OK)
+            return status;
+    }
+    return GPP_OK;
+}
+
+static bool is_empty(const int64_t rows[GPP__BATCHES], const gpp__network *network)
+{
+    bool empty = false;
+    for (int t = 0; t < network->inputs; t++) {
+        const gpp__desc *d = &network->value[network->input[t]].desc;
+        empty |= d->batch != GPP_ROWS_FIXED && rows[d->batch] == 0;
+    }
+    return empty;
+}
+
+gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage,
+                            const int64_t rows[GPP__BATCHES], int threads, const uint8_t flow[],
+                            gpp_error *err)
 {
     *program = NULL;
     gpp__program *p = calloc(1, sizeof *p);
     if (!p)
-        return gpp__fail(err, GPP_ENOMEM, "a program of %d layers", stage->count);
+        return no_memory(stage, err);
     p->stage = stage;
-    p->rows = rows;
     p->threads = threads;
-    p->grad_input = grad_input;
-    p->step = calloc((size_t)stage->count + 3, sizeof *p->step);
-    gpp_status status = GPP_ENOMEM;
-    if (!p->step) {
-        gpp__fail(err, status, "a program of %d layers", stage->count);
-        goto free_program;
-    }
-    list_steps(p);
-    for (int k = 1; k <= p->steps; k++) {
-        status = prepare_step(p, &p->step[k], err);
-        if (status != GPP_OK)
-            goto free_program;
-    }
-    status = gpp__program_place(p, err);
-    if (status != GPP_OK)
-        goto free_program;
-    *program = p;
-    return GPP_OK;
-free_program:
-    gpp__program_free(p);
+    memcpy(p->batch, rows, sizeof p->batch);
+    p->empty = is_empty(rows, stage->network);
+    gpp_status status = make_steps(p, flow, err);
+    if (status == GPP_OK)
+        status = gpp__program_place(p, err);
+    if (status == GPP_OK)
+        *program = p;
+    else
+        gpp__program_free(p);
     return status;
 }
 
@@ -136,17 +158,21 @@ void gpp__program_free(gpp__program *p)
 {
     if (!p)
         return;
-    for (int k = 1; k <= p->steps; k++)
+    for (int k = 1; p->step && k <= p->steps; k++)
         if (p->step[k].prepared && p->step[k].layer->op->release)
             p->step[k].layer->op->release(&p->step[k].kernel);
     for (int w = 0; w < GPP__PASSES; w++) {
-        free(p->way[w].value);
-        free(p->way[w].runs);
+        free(p->way[w].root);
+        free(p->way[w].write);
+        free(p->way[w].read);
         free(p->way[w].copies);
+        free(p->way[w].runs);
         free(p->way[w].scratch_at);
     }
-    free(p->kept);
     free(p->grad);
+    free(p->port);
+    free(p->local);
+    free(p->slots);
     free(p->step);
     free(p);
 }
@@ -156,25 +182,23 @@ const gpp__program_info *gpp__program_get_info(const gpp__program *p)
     return &p->info;
 }
 
-/* --- running
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- running ---------------------------------------------------------------------------------- */
 
-static char *block_of(const gpp__cell_io *io, gpp__block block)
+static char *block_of(const gpp__cell_io *io, gpp__place at)
 {
-    switch (block) {
+    switch ((gpp__block)at.block) {
     case GPP__AT_IN:
-        return (char *)io->in;
+        return (char *)io->in[at.port];
     case GPP__AT_OUT:
-        return io->out;
+        return io->out[at.port];
     case GPP__AT_TAPE:
         return io->tape;
     case GPP__AT_SCRATCH:
         return io->scratch;
     case GPP__AT_GRAD_OUT:
-        return (char *)io->grad_out;
+        return (char *)io->grad_out[at.port];
     case GPP__AT_GRAD_IN:
-        return io->grad_in;
+        return io->grad_in[at.port];
     case GPP__AT_NOWHERE:
         break;
     }
@@ -183,28 +207,41 @@ static char *block_of(const gpp__cell_io *io, gpp__block block)
 
 static char *at(const gpp__cell_io *io, gpp__place place)
 {
-    char *base = block_of(io, place.block);
+    char *base = block_of(io, place);
     return base ? base + place.offset : NULL;
 }
 
-/** Pointers to the tensors of value `k`, whose block begins at `base` (NULL: all NULL). */
-static void tensors_of(const gpp__program *p, int k, const gpp__desc *desc, int count, char *base,
-                       bool floats_only, void *out[])
+/* What is in front of an optional value. */
+static void set_present(char *head, bool present)
 {
-    for (int t = 0; t < count; t++)
-        out[t] = base && (!floats_only || desc[t].dtype == GPP_F32) ? base + p->step[k].tensor_at[t]
-                                                                    : NULL;
+    *(int64_t *)head = present;
+}
+static bool is_present(const char *head)
+{
+    return *(const int64_t *)head != 0;
 }
 
-static void layer_memory(const gpp__program *p, const gpp__step *s, const gpp__cell_io *cell,
-                         gpp__io *io)
+/* The data of local `v` at `base`; NULL when there is none or it is absent. */
+static char *data_of(const gpp__local *v, char *base)
 {
-    if (s->in_stage < 0)
-        return;
+    if (!base || !v->value->optional)
+        return base;
+    return is_present(base) ? base + GPP__HEAD : NULL;
+}
+
+/* A value's data is behind the head of the value whose memory it is, in whose place it is found. */
+static char *data_in(const gpp__program *p, const gpp__way *way, int v, const gpp__cell_io *cell)
+{
+    return data_of(&p->local[way->root[v]], at(cell, way->read[v]));
+}
+
+static void layer_memory(const gpp__program *p, int k, const gpp__cell_io *cell, gpp__io *io)
+{
     const gpp__stage *stage = p->stage;
-    io->params = cell->params + stage->param_at[s->in_stage];
-    if (s->kernel.store->packed_bytes)
-        io->packed = cell->params + stage->packed_at[s->in_stage];
+    if (p->step[k].layer->param_count)
+        io->params = cell->params + stage->param_at[k - 1];
+    if (stage->store[k - 1].packed_bytes)
+        io->packed = cell->params + stage->packed_at[k - 1];
 }
 
 /** Makes sure that a failure names its layer and says something. */
@@ -219,39 +256,199 @@ static gpp_status blame(const gpp__run *run, const gpp__layer *l, gpp_status sta
     return status;
 }
 
-/** A view's tensor, exactly: an end may be the caller's memory, which is not rounded up. */
-static void copy_view(const gpp__program *p, const gpp__step *s, const char *from, char *to)
+/* The skip that is popped as input `t`; NULL: that input is none. */
+static const gpp__skip *popped_as(const gpp__layer *l, int t)
 {
-    if (to)
-        memcpy(to, from, (size_t)p->rows * gpp__desc_bytes(&s->layer->out[0]));
+    int pop = t - (l->in_count - l->pops);
+    for (int k = 0; pop >= 0 && k < l->skips; k++)
+        if (!l->skip[k].stash && pop-- == 0)
+            return &l->skip[k];
+    return NULL;
+}
+
+static gpp_status refuse_none(const gpp__run *run, const gpp__layer *l, int t)
+{
+    const gpp__skip *skip = popped_as(l, t);
+    return gpp__fail_layer(run->err, GPP_EINVAL, l->index,
+                           "%s (layer %d, \"%s\"): nothing was stashed%s%s%s for micro-batch %d, "
+                           "and it cannot do without",
+                           l->op->name, l->index, l->label, skip ? " as \"" : "",
+                           skip ? skip->name : "", skip ? "\"" : "", run->micro_batch);
+}
+
+/* Inputs of step k. False when one is absent that must not be; *none when the first one is. */
+static bool gather_inputs(const gpp__program *p, const gpp__way *way, int k,
+                          const gpp__cell_io *cell, const void *in[], int *missing)
+{
+    const gpp__step *s = &p->step[k];
+    *missing = -1;
+    for (int t = 0; t < s->layer->in_count; t++) {
+        in[t] = data_in(p, way, s->in[t], cell);
+        if (!in[t] && p->local[way->root[s->in[t]]].value->optional)
+            *missing = t;
+    }
+    return *missing < 0 || s->layer->op->takes_none || s->layer->op->passes_none;
+}
+
+static void mark_outputs(const gpp__program *p, const gpp__way *way, int k,
+                         const gpp__cell_io *cell, uint32_t absent)
+{
+    const gpp__step *s = &p->step[k];
+    for (int t = 0; t < s->layer->out_count; t++)
+        if (p->local[s->out[t]].value->optional)
+            set_present(at(cell, way->write[s->out[t]]), !(absent >> t & 1));
+}
+
+static gpp_status forward_step(const gpp__program *p, const gpp__way *way, int k, bool keeps,
+                               const gpp__run *run, const gpp__cell_io *cell)
+{
+    const gpp__step *s = &p->step[k];
+    const gpp__layer *l = s->layer;
+    uint32_t absent = 0;
+    int missing;
+    gpp__io io = {.scratch = cell->scratch ? cell->scratch + way->scratch_at[k] : NULL,
+                  .absent = &absent};
+    if (!gather_inputs(p, way, k, cell, io.in, &missing))
+        return refuse_none(run, l, missing);
+    if (missing == 0 && l->op->passes_none) {
+        mark_outputs(p, way, k, cell, 1);
+        return GPP_OK;
+    }
+    for (int t = 0; t < l->out_count; t++) {
+        char *base = at(cell, way->write[s->out[t]]);
+        io.out[t] = base ? base + gpp__local_lead(&p->local[s->out[t]]) : NULL;
+    }
+    if (keeps && s->active && s->kernel.saved_bytes)
+        io.saved = cell->tape + s->saved_at;
+    if (cell->stats && s->records && run->training && !run->recomputing)
+        io.stats = cell->stats + p->stage->stats_at[k - 1];
+    layer_memory(p, k, cell, &io);
+    gpp_status status = l->op->forward(&s->kernel, run, &io);
+    if (status == GPP_OK)
+        mark_outputs(p, way, k, cell, absent);
+    return status;
+}
+
+/* Views that go out, to where they go. Exactly: an end may be the caller's memory, which is not
+ * rounded up. */
+static gpp_status copy_out(const gpp__program *p, const gpp__way *way, int v, const gpp__run *run,
+                           const gpp__cell_io *cell)
+{
+    const gpp__local *l = &p->local[v];
+    char *to = cell->out[l->out_port];
+    const char *from = data_in(p, way, v, cell);
+    if (!to)
+        return GPP_OK;
+    if (!from) {
+        const gpp__layer *layer = p->step[l->born].layer;
+        return blame(run, layer, refuse_none(run, layer, layer->in_count - 1), "forward");
+    }
+    memcpy(to, from, l->exact);
+    return GPP_OK;
+}
+
+/* Nothing runs for a mini-batch without rows: outputs that have some all the same are zero, records
+ * are empty. */
+static void clear_outputs(const gpp__program *p, gpp__pass pass, const gpp__cell_io *cell)
+{
+    for (int v = 0; v < p->locals && pass != GPP__PASS_RECOMPUTE; v++) {
+        const gpp__local *l = &p->local[v];
+        char *to = l->out_port < 0 ? NULL : cell->out[l->out_port];
+        if (to)
+            memset(to, 0, l->exact + gpp__local_lead(l));
+    }
+    if (cell->stats)
+        memset(cell->stats, 0, p->stage->stats_bytes);
 }
 
 gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
-    if (p->rows == 0)
+    if (p->empty) {
+        clear_outputs(p, pass, cell);
         return GPP_OK;
+    }
     const gpp__way *way = &p->way[pass];
     bool keeps = pass == GPP__PASS_KEEP || pass == GPP__PASS_RECOMPUTE;
     for (int k = 1; k <= p->steps; k++) {
         const gpp__step *s = &p->step[k];
-        const gpp__layer *l = s->layer;
-        if (way->copies[k])
-            copy_view(p, s, at(cell, way->value[k - 1]), at(cell, way->value[k]));
-        if (!way->runs[k])
-            continue;
-        gpp__io io = {.scratch = cell->scratch ? cell->scratch + way->scratch_at[k] : NULL};
-        tensors_of(p, k - 1, l->in, l->in_count, at(cell, way->value[k - 1]), false,
-                   (void **)io.in);
-        tensors_of(p, k, l->out, l->out_count, at(cell, way->value[k]), false, io.out);
-        if (keeps && s->active && s->kernel.saved_bytes)
-            io.saved = cell->tape + s->saved_at;
-        layer_memory(p, s, cell, &io);
-        gpp_status status = l->op->forward(&s->kernel, run, &io);
+        gpp_status status = GPP_OK;
+        if (way->runs[k])
+            status = forward_step(p, way, k, keeps, run, cell);
+        for (int t = 0; status == GPP_OK && t < s->layer->out_count; t++)
+            if (way->copies[s->out[t]])
+                status = copy_out(p, way, s->out[t], run, cell);
         if (status != GPP_OK)
-            return blame(run, l, status, pass == GPP__PASS_RECOMPUTE ? "recomputation" : "forward");
+            return blame(run, s->layer, status,
+                         pass == GPP__PASS_RECOMPUTE ? "recomputation" : "forward");
     }
     return GPP_OK;
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* The gradient of local `v`: NULL: none, or absent. */
+static char *grad_of(const gpp__program *p, int v, const gpp__cell_io *cell)
+{
+    return p->local[v].grad ? data_of(&p->local[v], at(cell, p->grad[v])) : NULL;
+}
+
+/* Where to write the gradient of input local `v`, which is as absent as the input itself. */
+static char *grad_room(const gpp__program *p, int v, const void *in, const gpp__cell_io *cell)
+{
+    char *base = p->local[v].grad ? at(cell, p->grad[v]) : NULL;
+    if (!base || !p->local[v].value->optional)
+        return base;
+    set_present(base, in != NULL);
+    return in ? base + GPP__HEAD : NULL;
+}
+
+static void add_floats(float *restrict sum, const float *restrict x, size_t count)
+{
+    for (size_t k = 0; k < count; k++)
+        sum[k] += x[k];
+}
+
+/* The gradient of input `t` of a view: the sum of those of the outputs that are this input, in
+ * their order. */
+static void backward_view(const gpp__program *p, int k, int t, const gpp__cell_io *cell)
+{
+    const gpp__step *s = &p->step[k];
+    int v = s->in[t];
+    const gpp__way *way = &p->way[GPP__PASS_KEEP];
+    if (!p->local[v].grad)
+        return;
+    char *sum = grad_room(p, v, data_in(p, way, v, cell), cell);
+    bool begun = false;
+    for (int o = 0; sum && o < s->layer->out_count; o++) {
+        char *part = gpp__view_source(s->layer, o) == t ? grad_of(p, s->out[o], cell) : NULL;
+        if (!part)
+            continue;
+        if (begun)
+            add_floats((float *)sum, (const float *)part, p->local[v].exact / sizeof(float));
+        else if (part != sum)
+            memcpy(sum, part, p->local[v].exact);
+        begun = true;
+    }
+    if (sum && !begun)
+        memset(sum, 0, p->local[v].exact);
+}
+
+/* No gradient comes back to operator k: the first micro-batch says so. */
+static void zero_grads(const gpp__program *p, int k, const gpp__cell_io *cell)
+{
+    if (p->step[k].trains && !cell->accumulate && cell->grads)
+        memset(cell->grads + p->stage->grad_at[k - 1], 0, p->stage->store[k - 1].grad_bytes);
+}
+
+/* The gradients of what operator k has given are all zero, or nobody has asked for them. */
+static void pass_zeros(const gpp__program *p, int k, const gpp__cell_io *cell, const gpp__io *io)
+{
+    const gpp__step *s = &p->step[k];
+    zero_grads(p, k, cell);
+    for (int t = 0; t < s->layer->in_count; t++)
+        if (io->grad_in[t])
+            memset(io->grad_in[t], 0, p->local[s->in[t]].exact);
 }
 
 static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *run,
@@ -259,43 +456,70 @@ static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *ru
 {
     const gpp__step *s = &p->step[k];
     const gpp__layer *l = s->layer;
+    const gpp__way *way = &p->way[GPP__PASS_KEEP];
+    const void *in[GPP__MAX_TENSORS];
+    int missing;
     gpp__io io = {.scratch = cell->scratch ? cell->scratch + s->backward_scratch_at : NULL,
                   .accumulate = cell->accumulate};
-    if (l->op->backward_needs & GPP_NEEDS_INPUT)
-        tensors_of(p, k - 1, l->in, l->in_count, at(cell, p->kept[k - 1]), false, (void **)io.in);
-    if (l->op->backward_needs & GPP_NEEDS_OUTPUT)
-        tensors_of(p, k, l->out, l->out_count, at(cell, p->kept[k]), false, io.out);
+    bool any = false;
+    gather_inputs(p, way, k, cell, in, &missing);
+    for (int t = 0; t < l->in_count; t++) {
+        io.grad_in[t] = grad_room(p, s->in[t], in[t], cell);
+        if (l->op->backward_needs & GPP_NEEDS_INPUT)
+            io.in[t] = in[t];
+        if (io.grad_in[t] && l->op->zero_grads)
+            memset(io.grad_in[t], 0, p->local[s->in[t]].exact);
+    }
+    for (int t = 0; t < l->out_count; t++) {
+        io.grad_out[t] = grad_of(p, s->out[t], cell);
+        any |= io.grad_out[t] != NULL;
+        if (l->op->backward_needs & GPP_NEEDS_OUTPUT)
+            io.out[t] = data_in(p, way, s->out[t], cell);
+    }
+    if (missing == 0 && l->op->passes_none)
+        return GPP_OK;
+    if (!any) {
+        pass_zeros(p, k, cell, &io);
+        return GPP_OK;
+    }
     if (s->kernel.saved_bytes)
         io.saved = cell->tape + s->saved_at;
-    tensors_of(p, k, l->out, l->out_count, at(cell, p->grad[k]), true, (void **)io.grad_out);
-    if (s->wants)
-        tensors_of(p, k - 1, l->in, l->in_count, at(cell, p->grad[k - 1]), true, io.grad_in);
-    layer_memory(p, s, cell, &io);
-    if (s->in_stage >= 0 && l->param_count)
-        io.grads = cell->grads + p->stage->grad_at[s->in_stage];
-    gpp_status status = l->op->backward(&s->kernel, run, &io);
-    return status == GPP_OK ? GPP_OK : blame(run, l, status, "backward");
+    layer_memory(p, k, cell, &io);
+    if (s->trains)
+        io.grads = cell->grads + p->stage->grad_at[k - 1];
+    return l->op->backward(&s->kernel, run, &io);
+}
+
+static void clear_gradients(const gpp__program *p, const gpp__cell_io *cell)
+{
+    for (int k = 1; k <= p->steps; k++)
+        zero_grads(p, k, cell);
+    for (int v = 0; v < p->locals; v++) {
+        const gpp__local *l = &p->local[v];
+        char *to = l->in_port < 0 || !l->grad ? NULL : cell->grad_in[l->in_port];
+        if (to)
+            memset(to, 0, l->exact + gpp__local_lead(l));
+    }
 }
 
 gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
                                  const gpp__cell_io *cell)
 {
-    if (p->rows == 0) {
-        if (!cell->accumulate && cell->grads)
-            memset(cell->grads, 0, p->stage->grads_bytes);
+    if (p->empty) {
+        clear_gradients(p, cell);
         return GPP_OK;
     }
     for (int k = p->steps; k >= 1; k--) {
         const gpp__step *s = &p->step[k];
-        if (!s->active)
-            break; /* nothing before it learns either */
-        if (s->copies_grad)
-            copy_view(p, s, at(cell, p->grad[k]), at(cell, p->grad[k - 1]));
-        if (s->view)
+        if (!s->active) {
+            zero_grads(p, k, cell);
             continue;
-        gpp_status status = backward_step(p, k, run, cell);
+        }
+        for (int t = 0; s->view && t < s->layer->in_count; t++)
+            backward_view(p, k, t, cell);
+        gpp_status status = s->view ? GPP_OK : backward_step(p, k, run, cell);
         if (status != GPP_OK)
-            return status;
+            return blame(run, s->layer, status, "backward");
     }
     return GPP_OK;
 }

@@ -19,47 +19,62 @@
 #ifndef GPP_CODELETS_PROGRAM_H
 #define GPP_CODELETS_PROGRAM_H
 
-#include "codelets/op.h"
+#include "codelets/network.h"
 
-/** A partition's layers with their stores: what its programs for all row counts share. */
+/** A partition's operators with their stores: what its programs for all row counts share. */
 typedef struct gpp__stage {
-    int count;               /* layers, >= 1 */
-    const gpp__layer *layer; /* [count] */
+    const gpp__network *network;
+    int first, count;        /* operators first ... first+count-1 of the network, count >= 1 */
+    const gpp__layer *layer; /* [count] the first of them */
     gpp__store *store;       /* [count] */
-    size_t *param_at, *packed_at,
-        *grad_at;        /* [count] offsets in the parameter block and the gradient block */
-    size_t params_bytes; /* parameters, then packed weights */
-    size_t plain_bytes;  /* parameters alone, which is what the optimizer's state is as large as */
-    size_t grads_bytes;
-    bool model_input, model_output; /* at the model's end: the block is the caller's layout */
-    bool trains, may_fail;          /* has parameters; has a layer that may fail */
+    /* Offsets of each operator [count]: its parameters and packed weights in the parameter block,
+     * its gradients, its optimizer state in each state array, its record of statistics. Operators
+     * that share parameters have those of the owner, but gradients of their own. */
+    size_t *param_at, *packed_at, *grad_at, *state_at, *stats_at;
+    bool *shared;  /* [count] another operator uses its parameters, too */
+    int ins, outs; /* ports: values from outside, values wanted outside, by ascending number */
+    int *in, *out; /* [ins], [outs] values of the network */
+    size_t params_at, params_end;      /* its part of the parameter block */
+    size_t grads_at, grads_end;        /* of the gradient block */
+    size_t state_at_end;               /* end of its part of a state array */
+    size_t stats_bytes;                /* of one micro-batch's record */
+    bool may_fail;                     /* has an operator that may fail */
+    struct gpp__stage *before, *after; /* neighbours in the same blocks */
 } gpp__stage;
 
 /**
- * @param layers    [count] of a model that outlives the stage
- * @param rows      the usual micro-batch, by which stores choose their layout
+ * @param network  outlives the stage; its operators first ... first+count-1 are the partition
+ * @param before   NULL: blocks of its own; else its parts of the blocks begin where those of
+ * `before` end, which must stay where it is. Operators may share parameters with operators of
+ *                 stages in that chain
+ * @param rows     the usual micro-batch, by which stores choose their layout
  */
-gpp_status gpp__stage_init(gpp__stage *stage, const gpp__layer *layers, int count, int64_t rows,
-                           gpp_error *err);
+gpp_status gpp__stage_init(gpp__stage *stage, const gpp__network *network, int first, int count,
+                           gpp__stage *before, int64_t rows, gpp_error *err);
 void gpp__stage_release(gpp__stage *stage);
 
-/** Refresh packed weights from the parameters, in the stage's parameter block. */
+/** True when an operator of it has parameters that learn. */
+bool gpp__stage_trains(const gpp__stage *stage);
+/** Refresh packed weights from the parameters, in the parameter block. */
 gpp_status gpp__stage_pack(const gpp__stage *stage, const gpp__run *run, char *params);
-/** Gradients of layer `k` in the parameters' layout: `grads` itself, or unpacked into `room`
- * [layer's param_bytes]. */
+/** Gradients of operator `k`, which owns its parameters, in the parameters' layout and summed over
+ * all that share them: in `grads` itself, or in `room` [gpp__stage_room]. */
 gpp_status gpp__stage_grads(const gpp__stage *stage, const gpp__run *run, int k, char *grads,
                             char *room, char **plain);
+
+size_t gpp__stage_room(const gpp__stage *stage);
 
 /** Pointers of one cell. NULL where a thing does not exist. */
 typedef struct gpp__cell_io {
     const char *params;
-    const char *in;
-    char *out;
+    const char *const *in; /* [ins] */
+    char *const *out;      /* [outs] */
     char *tape;
-    const char *grad_out;
-    char *grad_in;
+    const char *const *grad_out; /* [outs] */
+    char *const *grad_in;        /* [ins]; NULL: not wanted */
     char *grads;
     bool accumulate;
+    char *stats; /* this micro-batch's record; NULL when nothing is to be recorded */
     char *scratch;
 } gpp__cell_io;
 
@@ -73,20 +88,27 @@ typedef enum gpp__pass {
 
 typedef struct gpp__program gpp__program;
 
+/** What a program needs of a port. `reads` are of the port's activation. */
+typedef struct gpp__port {
+    size_t bytes; /* as a value of the network: gpp__value_bytes */
+    bool grad;    /* has a gradient */
+    bool backward_reads, recompute_reads;
+} gpp__port;
+
 /** What a program needs. Flags depend on the layers alone, not on the rows. */
 typedef struct gpp__program_info {
-    size_t in_bytes, out_bytes, tape_bytes, scratch_bytes; /* scratch: the most of all ways */
-    bool backward_reads_input, backward_reads_output, recompute_reads_input;
+    size_t tape_bytes, scratch_bytes; /* scratch: the most of all ways */
+    const gpp__port *in, *out;        /* [ins], [outs] of the stage */
 } gpp__program_info;
 
 /**
- * @param rows        >= 0
- * @param threads     of the device, >= 1
- * @param grad_input  the backward gives the gradient of the boundary in: something before it
- * learns, or the caller asks
+ * @param rows     rows of the micro-batch's piece of each mini-batch, >= 0
+ * @param threads  of the device, >= 1
+ * @param flow     [network->values] which values have gradients (network.h); read during the call
  */
-gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage, int64_t rows,
-                            int threads, bool grad_input, gpp_error *err);
+gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage,
+                            const int64_t rows[GPP__BATCHES], int threads, const uint8_t flow[],
+                            gpp_error *err);
 void gpp__program_free(gpp__program *program);
 const gpp__program_info *gpp__program_get_info(const gpp__program *program);
 
@@ -95,9 +117,5 @@ gpp_status gpp__program_forward(const gpp__program *program, gpp__pass pass, con
                                 const gpp__cell_io *io);
 gpp_status gpp__program_backward(const gpp__program *program, const gpp__run *run,
                                  const gpp__cell_io *io);
-
-/** Bytes of a boundary: its tensors one behind the other, each aligned. @param offset [count] out;
- * may be NULL */
-size_t gpp__boundary_bytes(const gpp__desc *tensor, int count, int64_t rows, size_t offset[]);
 
 #endif

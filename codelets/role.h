@@ -1,22 +1,36 @@
 /*
- * codelets/role.h: what a buffer is to a task. A task has at most one of each.
+ * codelets/role.h: what a buffer is to a task.
  */
 #ifndef GPP_CODELETS_ROLE_H
 #define GPP_CODELETS_ROLE_H
+
+#include <stdint.h>
 
 typedef enum gpp__role {
     GPP__ROLE_PARAMS,
     GPP__ROLE_GRADS,
     GPP__ROLE_OPTIMIZER,
-    GPP__ROLE_IN,
-    GPP__ROLE_OUT,
-    GPP__ROLE_GRAD_OUT,
-    GPP__ROLE_GRAD_IN,
+    GPP__ROLE_IN,       /* of in-port `port` of the partition */
+    GPP__ROLE_OUT,      /* of out-port `port` */
+    GPP__ROLE_GRAD_OUT, /* of out-port `port` */
+    GPP__ROLE_GRAD_IN,  /* of in-port `port` */
     GPP__ROLE_TAPE,
     GPP__ROLE_SCRATCH,
+    GPP__ROLE_STATS,
+    GPP__ROLE_BACKUP,
     GPP__ROLE_LOSSES,
     GPP__ROLE_GATE,
     GPP__ROLES
 } gpp__role;
+
+/** One buffer of a task. Ports of a partition are numbered as in its program: in-ports and
+ * out-ports apart, each by ascending value. */
+typedef struct gpp__access {
+    uint8_t role, mode; /* GPP__READ ... */
+    uint16_t port;
+    int32_t buffer; /* index into the plan's buffers */
+} gpp__access;
+
+enum { GPP__READ = 1, GPP__WRITE = 2, GPP__READWRITE = 3, GPP__WORKSPACE = 4 };
 
 #endif

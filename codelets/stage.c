@@ -1,7 +1,52 @@
-/* codelets/stage.c: a partition's layers with their stores: what its programs share (program.h). */
+/*
+ * codelets/stage.c: a partition's operators with their stores, and its ports: what its programs
+ * share (program.h).
+ *
+ * The parameter block has every operator's parameters and buffers, then every operator's packed
+ * weights. Stages on one device whose operators share parameters have one block, each a part of it.
+ */
 #include <stdlib.h>
+#include <string.h>
 
 #include "codelets/program.h"
+
+/* --- ports ------------------------------------------------------------------------------------ */
+
+static bool inside(const gpp__stage *s, int node)
+{
+    return node >= s->first && node < s->first + s->count;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+static void find_ports(gpp__stage *s)
+{
+    const gpp__value *value = s->network->value;
+    for (int k = 0; k < s->count; k++) {
+        const gpp__layer *l = &s->layer[k];
+        for (int t = 0; t < l->in_count; t++)
+            if (!inside(s, value[l->from[t]].producer))
+                s->in[s->ins++] = l->from[t];
+        for (int t = 0; t < l->out_count; t++)
+            if (value[l->to[t]].consumer != GPP__NOBODY && !inside(s, value[l->to[t]].consumer))
+                s->out[s->outs++] = l->to[t];
+    }
+    qsort(s->in, (size_t)s->ins, sizeof *s->in, by_number);
+    qsort(s->out, (size_t)s->outs, sizeof *s->out, by_number);
+}
+
+static size_t count_tensors(const gpp__stage *s, int count)
+{
+    size_t tensors = 0;
+    for (int k = 0; k < count; k++)
+        tensors += (size_t)(s->layer[k].in_count + s->layer[k].out_count);
+    return tensors;
+}
+
+/* --- stores and offsets ----------------------------------------------------------------------- */
 
 static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
 {
@@ -10,34 +55,63 @@ static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
     return l->op->store_init ? l->op->store_init(&s->store[k], rows > 0 ? rows : 1, err) : GPP_OK;
 }
 
-static void lay_out(gpp__stage *s)
+/* The stage of this one's block that has the operator. */
+static const gpp__stage *stage_of(const gpp__stage *s, int node)
 {
-    for (int k = 0; k < s->count; k++) {
-        s->param_at[k] = s->plain_bytes;
-        s->grad_at[k] = s->grads_bytes;
-        s->plain_bytes += gpp__align(s->layer[k].param_bytes);
-        s->grads_bytes += gpp__align(s->store[k].grad_bytes);
-        s->trains |= s->layer[k].param_count > 0;
-        s->may_fail |= s->layer[k].op->may_fail;
-    }
-    s->params_bytes = s->plain_bytes;
-    for (int k = 0; k < s->count; k++) {
-        s->packed_at[k] = s->params_bytes;
-        s->params_bytes += gpp__align(s->store[k].packed_bytes);
-    }
+    while (s && !inside(s, node))
+        s = s->before;
+    return s;
 }
 
-gpp_status gpp__stage_init(gpp__stage *s, const gpp__layer *layers, int count, int64_t rows,
-                           gpp_error *err)
+static void lay_out(gpp__stage *s)
 {
-    size_t n = (size_t)count;
-    *s = (gpp__stage){.layer = layers};
+    size_t params = s->params_at, grads = s->grads_at, state = s->state_at_end;
+    for (int k = 0; k < s->count; k++) {
+        const gpp__layer *l = &s->layer[k];
+        const gpp__stage *owner = l->shares < 0 ? NULL : stage_of(s, l->shares);
+        if (owner)
+            owner->shared[l->shares - owner->first] = true;
+        s->grad_at[k] = grads;
+        grads += gpp__align(s->store[k].grad_bytes);
+        s->param_at[k] = owner ? owner->param_at[l->shares - owner->first] : params;
+        s->state_at[k] = owner ? owner->state_at[l->shares - owner->first] : state;
+        params += owner ? 0 : gpp__align(l->param_bytes);
+        state += owner ? 0 : gpp__align(l->param_bytes);
+        s->stats_at[k] = s->stats_bytes;
+        s->stats_bytes += l->op->stats_bytes ? gpp__align(l->op->stats_bytes(l)) : 0;
+        s->may_fail |= l->op->may_fail;
+    }
+    for (int k = 0; k < s->count; k++) {
+        s->packed_at[k] = params;
+        params += gpp__align(s->store[k].packed_bytes);
+    }
+    s->params_end = params;
+    s->grads_end = grads;
+    s->state_at_end = state;
+}
+
+static bool allocate(gpp__stage *s, int count)
+{
+    size_t n = (size_t)count, tensors = count_tensors(s, count) + 1;
     s->store = calloc(n, sizeof *s->store);
     s->param_at = calloc(n, sizeof *s->param_at);
     s->packed_at = calloc(n, sizeof *s->packed_at);
     s->grad_at = calloc(n, sizeof *s->grad_at);
+    s->state_at = calloc(n, sizeof *s->state_at);
+    s->stats_at = calloc(n, sizeof *s->stats_at);
+    s->shared = calloc(n, sizeof *s->shared);
+    s->in = calloc(tensors, sizeof *s->in);
+    s->out = calloc(tensors, sizeof *s->out);
+    return s->store && s->param_at && s->packed_at && s->grad_at && s->state_at && s->stats_at &&
+           s->shared && s->in && s->out;
+}
+
+gpp_status gpp__stage_init(gpp__stage *s, const gpp__network *network, int first, int count,
+                           gpp__stage *before, int64_t rows, gpp_error *err)
+{
+    *s = (gpp__stage){.network = network, .first = first, .layer = network->node + first};
     gpp_status status = GPP_OK;
-    if (!s->store || !s->param_at || !s->packed_at || !s->grad_at)
+    if (!allocate(s, count))
         status = gpp__fail(err, GPP_ENOMEM, "a partition of %d layers", count);
     for (; status == GPP_OK && s->count < count; s->count++)
         if ((status = init_store(s, s->count, rows, err)) != GPP_OK)
@@ -46,7 +120,15 @@ gpp_status gpp__stage_init(gpp__stage *s, const gpp__layer *layers, int count, i
         gpp__stage_release(s);
         return status;
     }
+    if (before) {
+        s->before = before;
+        before->after = s;
+        s->params_at = before->params_end;
+        s->grads_at = before->grads_end;
+        s->state_at_end = before->state_at_end;
+    }
     lay_out(s);
+    find_ports(s);
     return GPP_OK;
 }
 
@@ -59,7 +141,23 @@ void gpp__stage_release(gpp__stage *s)
     free(s->param_at);
     free(s->packed_at);
     free(s->grad_at);
+    free(s->state_at);
+    free(s->stats_at);
+    free(s->shared);
+    free(s->in);
+    free(s->out);
     *s = (gpp__stage){0};
+}
+
+/* --- parameters and gradients ------------------------------------------------------------------
+ */
+
+bool gpp__stage_trains(const gpp__stage *s)
+{
+    for (int k = 0; k < s->count; k++)
+        if (gpp__layer_trains(&s->layer[k]))
+            return true;
+    return false;
 }
 
 gpp_status gpp__stage_pack(const gpp__stage *s, const gpp__run *run, char *params)
@@ -75,13 +173,58 @@ gpp_status gpp__stage_pack(const gpp__stage *s, const gpp__run *run, char *param
     return GPP_OK;
 }
 
+static gpp_status unpack(const gpp__stage *s, const gpp__run *run, int k, const char *grads,
+                         char *room)
+{
+    const gpp_op *op = s->layer[k].op;
+    if (op->unpack_grads)
+        return op->unpack_grads(&s->store[k], run, grads + s->grad_at[k], room);
+    memcpy(room, grads + s->grad_at[k], s->layer[k].param_bytes);
+    return GPP_OK;
+}
+
+static void add_grads(const gpp__layer *l, const char *from, char *to)
+{
+    for (int p = 0; p < l->param_count; p++) {
+        const float *x = gpp__param_at(l, from, p);
+        float *sum = (float *)(to + l->param[p].offset);
+        for (int64_t e = 0; !l->param[p].buffer && e < l->param[p].count; e++)
+            sum[e] += x[e];
+    }
+}
+
+size_t gpp__stage_room(const gpp__stage *s)
+{
+    size_t most = 0;
+    for (int k = 0; k < s->count; k++) {
+        const gpp__layer *l = &s->layer[k];
+        size_t bytes = gpp__align(l->param_bytes);
+        if (l->shares < 0 && l->param_count && s->shared[k])
+            bytes *= 2;
+        else if (!l->op->unpack_grads)
+            continue;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 gpp_status gpp__stage_grads(const gpp__stage *s, const gpp__run *run, int k, char *grads,
                             char *room, char **plain)
 {
+    const gpp__layer *l = &s->layer[k];
+    int node = s->first + k;
     *plain = grads + s->grad_at[k];
-    if (!s->layer[k].op->unpack_grads)
+    bool shared = s->shared[k];
+    if (!l->op->unpack_grads && !shared)
         return GPP_OK;
-    gpp_status status = s->layer[k].op->unpack_grads(&s->store[k], run, *plain, room);
     *plain = room;
+    gpp_status status = unpack(s, run, k, grads, room);
+    char *other = room + gpp__align(l->param_bytes);
+    for (; shared && s; s = s->after)
+        for (int q = 0; status == GPP_OK && q < s->count; q++)
+            if (s->layer[q].shares == node) {
+                status = unpack(s, run, q, grads, other);
+                add_grads(l, other, room);
+            }
     return status;
 }

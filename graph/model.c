@@ -1,8 +1,8 @@
 /*
- * graph/model.c: layers in order, their labels, and the shapes that follow from the input's.
+ * graph/model.c: layers in order, their operators and labels.
  *
  * Invariant: a call that fails leaves the model as it was. A layer is complete before it is
- * counted; shapes are inferred from the first layer on and forgotten together if one does not fit.
+ * counted; while a composite one is open it stands behind the last and is not counted yet.
  *
  * Labels are found through an open-addressing hash table, so that a model of n layers is built in
  * O(n). Layers go away only from the end (gpp__model_truncate), and the last one entered can be
@@ -13,11 +13,8 @@
 #include <string.h>
 
 #include "codelets/attr.h"
+#include "codelets/user.h"
 #include "graph/model.h"
-
-/* Bytes of one sample or of one layer's parameters: more than any machine has, and few enough that
- * sums and small multiples cannot overflow. */
-#define MOST_BYTES ((size_t)1 << 48)
 
 /* --- labels ----------------------------------------------------------------------------------- */
 
@@ -34,14 +31,9 @@ static size_t hash(const char *label)
 static int *find_slot(const gpp_model *model, const char *label)
 {
     size_t at = hash(label) & (model->slots - 1);
-    while (model->slot[at] >= 0 && strcmp(model->layer[model->slot[at]].label, label) != 0)
+    while (model->slot[at] >= 0 && strcmp(model->unit[model->slot[at]].label, label) != 0)
         at = (at + 1) & (model->slots - 1);
     return &model->slot[at];
-}
-
-static void enter(gpp_model *model, int index)
-{
-    *find_slot(model, model->layer[index].label) = index;
 }
 
 int gpp_model_find(const gpp_model *model, const char *label)
@@ -49,12 +41,39 @@ int gpp_model_find(const gpp_model *model, const char *label)
     return model && label && model->slots ? *find_slot(model, label) : -1;
 }
 
-static bool is_label(const char *label)
+int gpp__model_enter_all(gpp_model *model)
 {
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                  "_-.";
-    size_t length = strspn(label, allowed);
-    return length >= 1 && length <= 63 && label[length] == '\0';
+    memset(model->slot, 0xff, model->slots * sizeof *model->slot);
+    for (int index = 0; index < model->count; index++) {
+        int *slot = find_slot(model, model->unit[index].label);
+        if (*slot >= 0)
+            return *slot;
+        *slot = index;
+    }
+    return -1;
+}
+
+gpp_status gpp__unit_label(const gpp_model *model, gpp__unit *unit, const char *label,
+                           gpp_error *err)
+{
+    const char *kind = gpp__unit_kind(model, unit);
+    int index = model->count;
+    if (label && !gpp__is_word(label, sizeof unit->label - 1))
+        return gpp__fail_layer(err, GPP_EINVAL, index,
+                               "%s (layer %d): label \"%.70s\" is not 1 ... 63 letters, digits, "
+                               "'_', '-' and '.'",
+                               kind, index, label);
+    snprintf(unit->label, sizeof unit->label, "%d", index);
+    if (label)
+        strcpy(unit->label, label);
+    unit->labelled = label;
+    int other = gpp_model_find(model, unit->label);
+    if (other < 0)
+        return GPP_OK;
+    return gpp__fail_layer(err, GPP_EINVAL, index,
+                           "%s (layer %d): its %slabel \"%s\" is that of layer %d (%s) already",
+                           kind, index, label ? "" : "default ", unit->label, other,
+                           gpp__unit_kind(model, &model->unit[other]));
 }
 
 /* --- storage ---------------------------------------------------------------------------------- */
@@ -72,164 +91,285 @@ void gpp_model_free(gpp_model *model)
     if (!model)
         return;
     gpp__model_truncate(model, 0);
-    free(model->layer);
+    gpp__network_release(&model->network);
+    for (int k = 0; k < model->users; k++)
+        gpp__user_op_drop(model->user[k]);
+    free(model->user);
+    free(model->unit);
+    free(model->part);
     free(model->slot);
     free(model);
 }
 
+void gpp__part_release(gpp__part *part)
+{
+    free(part->attr);
+    free(part->skip);
+    free(part->ref);
+    free(part->path);
+}
+
+static void drop_parts(gpp_model *model, int count)
+{
+    while (model->parts > count)
+        gpp__part_release(&model->part[--model->parts]);
+}
+
 void gpp__model_truncate(gpp_model *model, int count)
 {
+    if (model->open)
+        drop_parts(model, model->unit[model->count].first);
+    model->open = model->chosen = false;
     while (model->count > count) {
-        gpp__layer *last = &model->layer[model->count - 1];
+        gpp__unit *last = &model->unit[model->count - 1];
         *find_slot(model, last->label) = -1;
-        free(last->attr);
+        drop_parts(model, last->first);
+        free(last->device);
         model->count--;
     }
 }
 
-static gpp_status grow_slots(gpp_model *model, size_t slots, gpp_error *err)
+gpp__mark gpp__model_mark(const gpp_model *model)
 {
+    int items = model->open ? model->unit[model->count].items : 0;
+    return (gpp__mark){model->count, model->parts, items, model->open, model->chosen};
+}
+
+void gpp__model_rollback(gpp_model *model, const gpp__mark *mark)
+{
+    if (mark->open) {
+        drop_parts(model, mark->parts);
+        model->unit[mark->count].items = mark->items;
+        model->unit[mark->count].count = mark->parts - model->unit[mark->count].first;
+        model->chosen = mark->chosen;
+    } else {
+        gpp__model_truncate(model, mark->count);
+    }
+}
+
+gpp_status gpp__model_reserve_labels(gpp_model *model, int count, gpp_error *err)
+{
+    size_t slots = model->slots ? model->slots : 64;
+    while (slots < 2 * ((size_t)count + 1))
+        slots *= 2;
+    if (slots == model->slots)
+        return GPP_OK;
     int *slot = malloc(slots * sizeof *slot);
     if (!slot)
         return gpp__fail(err, GPP_ENOMEM, "labels of a model, %zu of them", slots / 2);
-    memset(slot, 0xff, slots * sizeof *slot);
     free(model->slot);
     model->slot = slot;
     model->slots = slots;
-    for (int index = 0; index < model->count; index++)
-        enter(model, index);
+    gpp__model_enter_all(model);
     return GPP_OK;
 }
 
-/* Room for one more layer and its label. */
-static gpp_status reserve(gpp_model *model, gpp_error *err)
+gpp_status gpp__model_reserve_unit(gpp_model *model, gpp_error *err)
 {
     if (model->count == GPP__MAX_LAYERS)
         return gpp__fail(err, GPP_EINVAL, "a model has at most %d layers", GPP__MAX_LAYERS);
-    if (model->count == model->capacity) {
-        int capacity = model->capacity ? 2 * model->capacity : 16;
-        gpp__layer *layer = realloc(model->layer, (size_t)capacity * sizeof *layer);
-        if (!layer)
+    if (model->count == model->unit_room) {
+        int room = model->unit_room ? 2 * model->unit_room : 16;
+        gpp__unit *unit = realloc(model->unit, (size_t)room * sizeof *unit);
+        if (!unit)
             return gpp__fail(err, GPP_ENOMEM, "a model of more than %d layers", model->count);
-        model->layer = layer;
-        model->capacity = capacity;
+        model->unit = unit;
+        model->unit_room = room;
     }
-    if ((size_t)model->count * 2 >= model->slots)
-        return grow_slots(model, model->slots ? 2 * model->slots : 64, err);
-    return GPP_OK;
+    return gpp__model_reserve_labels(model, model->count + 1, err);
 }
 
-gpp_status gpp__model_clone(const gpp_model *model, gpp_model **copy, gpp_error *err)
+gpp_status gpp__model_reserve_parts(gpp_model *model, int more, gpp_error *err)
 {
-    gpp_model *c = *copy = calloc(1, sizeof *c);
-    if (!c)
-        goto fail;
-    c->layer = calloc((size_t)model->count + 1, sizeof *c->layer);
-    if (!c->layer)
-        goto free_copy;
-    c->capacity = model->count + 1;
-    if (model->slots && grow_slots(c, model->slots, NULL))
-        goto free_copy;
-    for (; c->count < model->count; c->count++) {
-        gpp__layer *to = &c->layer[c->count];
-        *to = model->layer[c->count];
-        to->attr = malloc(to->op->attr_size + 1);
-        if (!to->attr)
-            goto free_copy;
-        memcpy(to->attr, model->layer[c->count].attr, to->op->attr_size);
-        enter(c, c->count);
-    }
-    c->has_input = model->has_input;
-    c->input_count = model->input_count;
-    memcpy(c->input, model->input, sizeof c->input);
-    return GPP_OK;
-free_copy:
-    gpp_model_free(c);
-    *copy = NULL;
-fail:
-    return gpp__fail(err, GPP_ENOMEM, "a copy of a model of %d layers", model->count);
-}
-
-/* --- adding layers ---------------------------------------------------------------------------- */
-
-/* Writes the label of the layer that comes next: the given one, or its index. */
-static gpp_status choose_label(const gpp_model *model, const gpp_op *op, const char *label,
-                               char out[64], gpp_error *err)
-{
-    int index = model->count;
-    if (label && !is_label(label))
-        return gpp__fail_layer(err, GPP_EINVAL, index,
-                               "%s (layer %d): label \"%.70s\" is not 1 ... 63 letters, digits, "
-                               "'_', '-' and '.'",
-                               op->name, index, label);
-    if (label)
-        memcpy(out, label, strlen(label) + 1);
-    else
-        snprintf(out, 64, "%d", index);
-    int other = gpp_model_find(model, out);
-    if (other < 0)
+    if (model->parts > GPP__MAX_LAYERS - more)
+        return gpp__fail(err, GPP_EINVAL, "a model has at most %d operators", GPP__MAX_LAYERS);
+    int room = model->part_room ? model->part_room : 16;
+    while (room < model->parts + more)
+        room *= 2;
+    if (room == model->part_room)
         return GPP_OK;
-    return gpp__fail_layer(err, GPP_EINVAL, index,
-                           "%s (layer %d): its %slabel \"%s\" is that of layer %d (%s) already",
-                           op->name, index, label ? "" : "default ", out, other,
-                           model->layer[other].op->name);
+    gpp__part *part = realloc(model->part, (size_t)room * sizeof *part);
+    if (!part)
+        return gpp__fail(err, GPP_ENOMEM, "a model of more than %d operators", model->parts);
+    model->part = part;
+    model->part_room = room;
+    return GPP_OK;
 }
 
-static gpp_status make_layer(const gpp_model *model, const gpp_op *op, const char *label,
-                             const gpp_attr attrs[], size_t count, gpp__layer *layer,
-                             gpp_error *err)
+void gpp__model_count_unit(gpp_model *model)
+{
+    *find_slot(model, model->unit[model->count].label) = model->count;
+    model->count++;
+}
+
+/* --- operators -------------------------------------------------------------------------------- */
+
+/* Namespaces that begin with '.' are given out by gpp_model_namespace, so that they cannot meet
+ * with others. */
+gpp_status gpp__namespace_check(const gpp_model *model, const char *who, const char *ns,
+                                gpp_error *err)
+{
+    char given_out[GPP__NAME];
+    if (*ns && !gpp__is_word(ns, GPP__NAME - 1))
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "%s: namespace \"%.70s\" is not 1 ... %d letters, digits, '_', '-' and '.'", who, ns,
+            GPP__NAME - 1);
+    int k = strncmp(ns, ".ns", 3) == 0 ? atoi(ns + 3) : -1;
+    snprintf(given_out, sizeof given_out, ".ns%d", k);
+    bool ours = k >= 0 && k < model->namespaces && strcmp(ns, given_out) == 0;
+    if (*ns != '.' || ours)
+        return GPP_OK;
+    return gpp__fail(err, GPP_EINVAL,
+                     "%s: namespace \"%s\" begins with '.' and is not one of this model's "
+                     "(gpp_model_namespace)",
+                     who, ns);
+}
+
+static gpp_status make_skips(const gpp_model *model, gpp__part *part, gpp_error *err)
+{
+    gpp__layer layer = {.op = part->op, .index = model->count, .attr = part->attr};
+    if (!part->op->skips)
+        return GPP_OK;
+    part->op->skips(&layer);
+    if (layer.skips == 0)
+        return GPP_OK;
+    part->skip = calloc((size_t)layer.skips, sizeof *part->skip);
+    if (!part->skip)
+        return gpp__fail(err, GPP_ENOMEM, "skips of a layer");
+    part->skips = layer.skips;
+    memcpy(part->skip, layer.skip, (size_t)layer.skips * sizeof *part->skip);
+    gpp_status status = GPP_OK;
+    for (int k = 0; !status && k < part->skips; k++)
+        status = gpp__namespace_check(model, part->op->name, part->skip[k].ns, err);
+    return status;
+}
+
+gpp_status gpp__part_make(const gpp_model *model, const gpp_op *op, const char *label,
+                          const gpp_attr attrs[], size_t count, gpp__part *part, gpp_error *err)
 {
     gpp_error inner = GPP_ERROR_INIT;
-    *layer = (gpp__layer){.op = op, .index = model->count};
-    gpp_status status = choose_label(model, op, label, layer->label, err);
-    if (status)
-        return status;
-    layer->attr = calloc(1, op->attr_size + 1);
-    if (!layer->attr)
+    *part = (gpp__part){.op = op, .labelled = label};
+    if (label && !gpp__is_word(label, sizeof part->label - 1))
+        return gpp__fail_layer(err, GPP_EINVAL, model->count,
+                               "%s (layer %d): label \"%.70s\" is not 1 ... 63 letters, digits, "
+                               "'_', '-' and '.'",
+                               op->name, model->count, label);
+    if (label)
+        strcpy(part->label, label);
+    part->attr = calloc(1, op->attr_size + 1);
+    if (!part->attr)
         return gpp__fail(err, GPP_ENOMEM, "attributes of a layer");
-    status = gpp__attr_set(op->name, op->keys, layer->attr, attrs, count, &inner);
+    gpp_status status = gpp__attr_set(op->name, op->keys, part->attr, attrs, count, &inner);
+    if (!status)
+        status = make_skips(model, part, &inner);
     if (status) {
-        free(layer->attr);
+        gpp__part_release(part);
+        *part = (gpp__part){.op = op};
         gpp__fail_layer(err, status, model->count, "%s", inner.msg);
     }
     return status;
 }
 
-gpp_status gpp__model_add_op(gpp_model *model, const gpp_op *op, const char *label,
-                             const gpp_attr attrs[], size_t count, gpp_error *err)
+gpp_status gpp__model_append_part(gpp_model *model, gpp__part *part, const gpp_ref refs[],
+                                  int count, gpp_error *err)
 {
-    gpp__layer layer;
-    if (model->has_input)
-        return gpp__fail(err, GPP_ESTATE,
-                         "%s: the input shape is set, after which a model cannot "
-                         "be added to",
-                         op->name);
-    gpp_status status = reserve(model, err);
-    if (!status)
-        status = make_layer(model, op, label, attrs, count, &layer, err);
+    gpp_status status = gpp__model_reserve_parts(model, 1, err);
     if (status)
         return status;
-    model->layer[model->count] = layer;
-    enter(model, model->count++);
+    part->ref = malloc((size_t)(count ? count : 1) * sizeof *part->ref);
+    if (!part->ref)
+        return gpp__fail(err, GPP_ENOMEM, "inputs of an operator");
+    if (count)
+        memcpy(part->ref, refs, (size_t)count * sizeof *refs);
+    part->refs = count;
+    model->part[model->parts++] = *part;
+    model->unit[model->count].count++;
     return GPP_OK;
 }
 
-static gpp_status fail_no_op(const char *name, int layer, gpp_error *err)
+static gpp_status add_layer(gpp_model *model, gpp__part *part, const char *label, gpp_error *err)
 {
-    char known[200] = "";
+    static const gpp_ref input = {GPP_REF_INPUT, GPP__ALL};
+    gpp__unit *unit = &model->unit[model->count];
+    *unit = (gpp__unit){.first = model->parts, .shares = -1, .outs = 1, .out = {{0, GPP__ALL}}};
+    gpp_status status = gpp__model_append_part(model, part, &input, 1, err);
+    if (status)
+        return status;
+    status = gpp__unit_label(model, unit, label, err);
+    if (status) {
+        model->parts--;
+        return status;
+    }
+    strcpy(model->part[unit->first].label, unit->label);
+    gpp__model_count_unit(model);
+    return GPP_OK;
+}
+
+static gpp_status add_operator(gpp_model *model, gpp__part *part, gpp_error *err)
+{
+    gpp_ref refs[GPP__MAX_TENSORS];
+    int count = gpp__model_next_refs(model, refs);
+    part->place = model->unit[model->count].items;
+    gpp_status status = gpp__model_append_part(model, part, refs, count, err);
+    if (status)
+        return status;
+    model->unit[model->count].items++;
+    model->chosen = false;
+    return GPP_OK;
+}
+
+gpp_status gpp__model_add_op(gpp_model *model, const gpp_op *op, const char *label,
+                             const gpp_attr attrs[], size_t count, gpp_error *err)
+{
+    gpp__part part;
+    gpp_status status = gpp__model_closed(model, op->name, err);
+    if (!status && !model->open)
+        status = gpp__model_reserve_unit(model, err);
+    if (!status)
+        status = gpp__part_make(model, op, label, attrs, count, &part, err);
+    if (status)
+        return status;
+    status = model->open ? add_operator(model, &part, err) : add_layer(model, &part, label, err);
+    if (status)
+        gpp__part_release(&part);
+    return status;
+}
+
+/* --- operators by name ------------------------------------------------------------------------ */
+
+static const gpp_op *nth_op(const gpp_model *model, int k)
+{
+    return k < model->users ? gpp__user_op_op(model->user[k]) : gpp__ops[k - model->users];
+}
+
+static gpp_status fail_no_op(const gpp_model *model, const char *name, gpp_error *err)
+{
+    char known[800] = "";
     const char *alike = NULL;
-    for (size_t k = 0; gpp__ops[k]; k++) {
+    const gpp_op *op;
+    for (int k = 0; (op = nth_op(model, k)); k++) {
         size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s", k ? ", " : "", gpp__ops[k]->name);
-        if (!alike && gpp__alike(name, gpp__ops[k]->name))
-            alike = gpp__ops[k]->name;
+        snprintf(known + used, sizeof known - used, "%s%s", k ? ", " : "", op->name);
+        if (!alike && gpp__alike(name, op->name))
+            alike = op->name;
     }
     if (alike)
-        return gpp__fail_layer(err, GPP_ENOENT, layer,
+        return gpp__fail_layer(err, GPP_ENOENT, model->count,
                                "no operator \"%.63s\"; did you mean \"%s\"? There are %s", name,
                                alike, known);
-    return gpp__fail_layer(err, GPP_ENOENT, layer, "no operator \"%.63s\"; there are %s", name,
-                           known);
+    return gpp__fail_layer(err, GPP_ENOENT, model->count, "no operator \"%.63s\"; there are %s",
+                           name, known);
+}
+
+const gpp_op *gpp__model_op(const gpp_model *model, const char *name, gpp_error *err)
+{
+    const gpp_op *op;
+    for (int k = 0; (op = nth_op(model, k)); k++)
+        if (strcmp(op->name, name) == 0)
+            return op;
+    fail_no_op(model, name, err);
+    return NULL;
 }
 
 gpp_status gpp_model_add(gpp_model *model, const char *name, const char *label,
@@ -237,170 +377,31 @@ gpp_status gpp_model_add(gpp_model *model, const char *name, const char *label,
 {
     if (!model || !name)
         return gpp__fail(err, GPP_EINVAL, "adding a layer takes a model and an operator's name");
-    const gpp_op *op = gpp__op_find(name);
-    return op ? gpp__model_add_op(model, op, label, attrs, count, err)
-              : fail_no_op(name, model->count, err);
+    const gpp_op *op = gpp__model_op(model, name, err);
+    return op ? gpp__model_add_op(model, op, label, attrs, count, err) : GPP_ENOENT;
 }
 
-/* --- shapes ----------------------------------------------------------------------------------- */
-
-/* dim[0]·…·dim[rank-1]·size, or false when a dimension is below 1 or the bytes beyond MOST_BYTES.
- */
-static bool measure(int rank, const int64_t dim[], size_t size, size_t *bytes)
+gpp_status gpp_model_register(gpp_model *model, const gpp_operator *def, gpp_error *err)
 {
-    *bytes = size;
-    for (int d = 0; d < rank; d++)
-        if (dim[d] < 1 || !gpp__mul(*bytes, (size_t)dim[d], bytes) || *bytes > MOST_BYTES)
-            return false;
-    return size > 0;
-}
-
-static gpp_status check_outputs(const gpp__layer *layer, gpp_error *err)
-{
-    char text[96];
-    size_t bytes;
-    if (layer->out_count < 1 || layer->out_count > GPP__MAX_TENSORS)
-        return gpp__fail(
-            err, GPP_ESHAPE, "%s (layer %d, \"%s\"): %d outputs, possible are 1 ... %d",
-            layer->op->name, layer->index, layer->label, layer->out_count, GPP__MAX_TENSORS);
-    for (int t = 0; t < layer->out_count; t++) {
-        const gpp__desc *out = &layer->out[t];
-        if (out->rank < 0 || out->rank >= GPP_MAX_RANK ||
-            !measure(out->rank, out->dim, gpp_dtype_size(out->dtype), &bytes))
-            return gpp__fail(err, GPP_ESHAPE,
-                             "%s (layer %d, \"%s\"): an output %s is empty or too large",
-                             layer->op->name, layer->index, layer->label,
-                             gpp__desc_text(out, text, sizeof text));
-    }
-    return GPP_OK;
-}
-
-/* Elements, offsets and bytes of the layer's parameters. */
-static gpp_status place_parameters(gpp__layer *layer, gpp_error *err)
-{
-    size_t total = 0;
-    for (int p = 0; p < layer->param_count; p++) {
-        gpp__param *param = &layer->param[p];
-        size_t bytes;
-        if (!measure(param->rank, param->dim, sizeof(float), &bytes) || total + bytes > MOST_BYTES)
-            return gpp__fail(err, GPP_ESHAPE,
-                             "%s (layer %d, \"%s\"): parameter %s is empty or too large",
-                             layer->op->name, layer->index, layer->label, param->name);
-        param->count = (int64_t)(bytes / sizeof(float));
-        param->offset = total;
-        total += gpp__align(bytes);
-    }
-    layer->param_bytes = total;
-    return GPP_OK;
-}
-
-static void forget_shapes(gpp__layer *layer)
-{
-    layer->in_count = layer->out_count = layer->param_count = 0;
-    layer->param_bytes = 0;
-}
-
-static gpp_status infer_layer(gpp__layer *layer, int count, const gpp__desc in[], gpp_error *err)
-{
-    gpp_error inner = GPP_ERROR_INIT;
-    forget_shapes(layer);
-    layer->in_count = count;
-    memcpy(layer->in, in, (size_t)count * sizeof *in);
-    gpp_status status = layer->op->infer(layer, &inner);
+    if (!model || !def)
+        return gpp__fail(err, GPP_EINVAL, "registering takes a model and an operator");
+    gpp_status status = gpp__model_closed(model, "registering an operator", err);
+    gpp__user_op *op = NULL;
     if (!status)
-        status = check_outputs(layer, &inner);
-    if (!status)
-        status = place_parameters(layer, &inner);
-    if (status)
-        gpp__fail_layer(err, status, layer->index, "%s", inner.msg);
-    return status;
-}
-
-static gpp_status check_input(gpp_dtype dtype, int rank, const int64_t dim[], gpp_error *err)
-{
-    size_t bytes;
-    if (gpp_dtype_size(dtype) == 0)
-        return gpp__fail(err, GPP_EINVAL, "input: %d is no data type", (int)dtype);
-    if (rank < 0 || rank >= GPP_MAX_RANK)
-        return gpp__fail(err, GPP_EINVAL, "input: rank of a sample must be 0 ... %d, got %d",
-                         GPP_MAX_RANK - 1, rank);
-    if (rank && !dim)
-        return gpp__fail(err, GPP_EINVAL, "input: no dimensions given");
-    for (int d = 0; d < rank; d++)
-        if (dim[d] < 1)
-            return gpp__fail(err, GPP_EINVAL, "input: dimension %d must be 1 or more, got %lld", d,
-                             (long long)dim[d]);
-    if (!measure(rank, dim, gpp_dtype_size(dtype), &bytes))
-        return gpp__fail(err, GPP_EINVAL, "input: one sample is larger than 2^48 bytes");
-    return GPP_OK;
-}
-
-const gpp__desc *gpp__model_output(const gpp_model *model, int *count)
-{
-    const gpp__layer *last = model->count ? &model->layer[model->count - 1] : NULL;
-    *count = last ? last->out_count : model->input_count;
-    return last ? last->out : model->input;
-}
-
-gpp_status gpp_model_set_input(gpp_model *model, gpp_dtype dtype, int rank, const int64_t dim[],
-                               gpp_error *err)
-{
-    if (!model)
-        return gpp__fail(err, GPP_EINVAL, "input: no model");
-    if (model->has_input)
-        return gpp__fail(err, GPP_ESTATE, "input: the input shape is set already");
-    gpp_status status = check_input(dtype, rank, dim, err);
+        status = gpp__user_op_new(&op, def, err);
     if (status)
         return status;
-    gpp__desc input = {.dtype = dtype, .rank = rank};
-    if (rank)
-        memcpy(input.dim, dim, (size_t)rank * sizeof *dim);
-    const gpp__desc *in = &input;
-    for (int index = 0, count = 1; index < model->count; index++) {
-        gpp__layer *layer = &model->layer[index];
-        status = infer_layer(layer, count, in, err);
-        if (status)
-            goto forget;
-        count = layer->out_count;
-        in = layer->out;
-    }
-    model->has_input = true;
-    model->input_count = 1;
-    model->input[0] = input;
-    return GPP_OK;
-forget:
-    for (int index = 0; index < model->count; index++)
-        forget_shapes(&model->layer[index]);
+    gpp__user_op **user = realloc(model->user, ((size_t)model->users + 1) * sizeof *user);
+    if (user)
+        model->user = user;
+    const char *name = gpp__user_op_op(op)->name;
+    if (!user)
+        status = gpp__fail(err, GPP_ENOMEM, "a registered operator");
+    else if (strcmp(name, "chain") == 0 || gpp__model_op(model, name, NULL))
+        status = gpp__fail(err, GPP_EINVAL, "operator \"%s\": there is one of this name", name);
+    if (status)
+        gpp__user_op_drop(op);
+    else
+        model->user[model->users++] = op;
     return status;
-}
-
-/* --- asking ----------------------------------------------------------------------------------- */
-
-int gpp_model_layers(const gpp_model *model)
-{
-    return model ? model->count : 0;
-}
-
-static double flops_of(const gpp__layer *layer)
-{
-    return layer->op->flops ? layer->op->flops(layer) : (double)gpp__desc_count(&layer->out[0]);
-}
-
-gpp_status gpp_model_layer(const gpp_model *model, int layer, gpp_layer_info *info, gpp_error *err)
-{
-    if (!info)
-        return gpp__fail(err, GPP_EINVAL, "info is NULL");
-    int count = gpp_model_layers(model), index = layer < 0 ? layer + count : layer;
-    if (index < 0 || index >= count)
-        return gpp__fail(err, GPP_ENOENT, "no layer %d, the model has %d", layer, count);
-    const gpp__layer *l = &model->layer[index];
-    *info = (gpp_layer_info){.op = l->op->name, .label = l->label};
-    if (!model->has_input)
-        return GPP_OK;
-    info->rank = l->out[0].rank;
-    memcpy(info->dim, l->out[0].dim, sizeof l->out[0].dim);
-    for (int p = 0; p < l->param_count; p++)
-        info->parameters += l->param[p].count;
-    info->flops = flops_of(l);
-    return GPP_OK;
 }

@@ -1,58 +1,60 @@
 /*
- * graph/params.c: parameters by name: where they are, initial values, copies out and in.
+ * graph/params.c: parameters and buffers by name: where they are, initial values, copies out and
+ * in.
  *
- * A partition's parameters are one block: each layer's as PyTorch shapes them, and behind all of
- * them the packed weights that kernels want. Whoever changes the first refreshes the second.
+ * A partition's parameters are one block: each operator's parameters and buffers as PyTorch shapes
+ * them, and behind all of them the packed weights that kernels want. Whoever changes the first
+ * refreshes the second. Operators that share parameters appear once, under the owner's name.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/pipe.h"
 
-/* --- names
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- names ------------------------------------------------------------------------------------ */
 
-static int count_parameters(const gpp_model *m, size_t *name_bytes)
+static void count_named(gpp_pipe *p, size_t *name_bytes)
 {
-    int count = 0;
     *name_bytes = 0;
-    for (int k = 0; k < m->count; k++) {
-        const gpp__layer *l = &m->layer[k];
-        for (int q = 0; q < l->param_count; q++, count++)
+    for (int k = 0; k < p->network->nodes; k++) {
+        const gpp__layer *l = &p->network->node[k];
+        for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
             *name_bytes += strlen(l->label) + 1 + strlen(l->param[q].name) + 1;
-    }
-    return count;
-}
-
-static int partition_of(const gpp_pipe *p, int layer)
-{
-    int j = 0;
-    while (layer >= p->first[j] + p->balance[j])
-        j++;
-    return j;
-}
-
-static gpp_status list_parameters(gpp_pipe *p, gpp_error *err)
-{
-    size_t name_bytes;
-    p->parameters = count_parameters(p->model, &name_bytes);
-    p->parameter = calloc((size_t)p->parameters + 1, sizeof *p->parameter);
-    p->parameter_names = malloc(name_bytes + 1);
-    if (!p->parameter || !p->parameter_names)
-        return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", p->parameters);
-    gpp_parameter_info *info = p->parameter;
-    char *name = p->parameter_names;
-    for (int k = 0; k < p->model->count; k++) {
-        const gpp__layer *l = &p->model->layer[k];
-        for (int q = 0; q < l->param_count; q++, info++) {
-            *info = (gpp_parameter_info){
-                name, k, partition_of(p, k), l->param[q].rank, {0}, l->param[q].count};
-            memcpy(info->dim, l->param[q].dim, sizeof info->dim);
-            name += sprintf(name, "%s.%s", l->label, l->param[q].name) + 1;
+            p->buffers += l->param[q].buffer;
+            p->parameters += !l->param[q].buffer;
         }
     }
+}
+
+static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
+{
+    const gpp__stage *s = &p->stage[j];
+    const gpp__layer *l = &s->layer[k];
+    for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
+        p->named[at[l->param[q].buffer]++] = (gpp__named){*name, s->first + k, q, j, k};
+        *name += sprintf(*name, "%s.%s", l->label, l->param[q].name) + 1;
+    }
+}
+
+static gpp_status list_named(gpp_pipe *p, gpp_error *err)
+{
+    size_t name_bytes;
+    count_named(p, &name_bytes);
+    int all = p->parameters + p->buffers, at[2] = {0, p->parameters};
+    p->named = calloc((size_t)all + 1, sizeof *p->named);
+    p->names = malloc(name_bytes + 1);
+    if (!p->named || !p->names)
+        return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", all);
+    char *name = p->names;
+    for (int j = 0; j < p->partitions; j++)
+        for (int k = 0; k < p->stage[j].count; k++)
+            list_node(p, j, k, at, &name);
     return GPP_OK;
+}
+
+static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
+{
+    return &p->network->node[n->node].param[n->param];
 }
 
 int gpp_pipe_parameters(const gpp_pipe *p)
@@ -67,166 +69,199 @@ gpp_status gpp_pipe_parameter(const gpp_pipe *p, int index, gpp_parameter_info *
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
     if (index < 0 || index >= p->parameters)
         return gpp__fail(err, GPP_ENOENT, "parameter %d of %d", index, p->parameters);
-    *info = p->parameter[index];
+    const gpp__named *n = &p->named[index];
+    const gpp__param *q = param_of(p, n);
+    *info = (gpp_parameter_info){
+        n->name, p->network->node[n->node].index, n->partition, q->rank, {0}, q->count};
+    memcpy(info->dim, q->dim, sizeof info->dim);
     return GPP_OK;
 }
 
-/* --- memory
- * --------------------------------------------------------------------------------------------------------
- */
-
-/** A block for the host to use, between acquire and release, on the memory node where its device
- * has it. */
-static gpp_status acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_data_access_mode mode,
-                          char **data, gpp_error *err)
+int gpp_pipe_buffers(const gpp_pipe *p)
 {
-    gpp__block_data *b = p->slots[cls][j].block[0];
-    int node = (int)p->state[p->device_of[j]].node;
-    if (starpu_data_acquire_on_node(b->handle, node, mode))
-        return gpp__fail(err, GPP_ERUNTIME, "parameters cannot be used here (inside a task?)");
-    *data = starpu_data_handle_to_pointer(b->handle, (unsigned)node);
+    return p ? p->buffers : 0;
+}
+
+gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, gpp_error *err)
+{
+    if (!p || !info)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
+    if (index < 0 || index >= p->buffers)
+        return gpp__fail(err, GPP_ENOENT, "buffer %d of %d", index, p->buffers);
+    const gpp__named *n = &p->named[p->parameters + index];
+    const gpp__param *q = param_of(p, n);
+    *info = (gpp_buffer_info){
+        n->name, p->network->node[n->node].index, n->partition, q->dtype, q->rank, {0}, q->count};
+    memcpy(info->dim, q->dim, sizeof info->dim);
     return GPP_OK;
 }
 
-static void release(gpp_pipe *p, gpp__class cls, int j)
-{
-    starpu_data_release_on_node(p->slots[cls][j].block[0]->handle,
-                                (int)p->state[p->device_of[j]].node);
-}
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t bytes, gpp_error *err)
 {
     gpp__block_data *b;
-    return bytes ? gpp__slot_get(p, cls, j, 0, gpp__align(bytes), p->device_of[j], -1, &b, err)
+    return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->device_of[j], -1, &b, err)
                  : GPP_OK;
 }
 
 static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
 {
-    memset(params, 0,
-           s->params_bytes); /* gaps between parameters too: nothing undefined is ever moved */
     for (int k = 0; k < s->count; k++) {
         const gpp__layer *l = &s->layer[k];
-        for (int q = 0; q < l->param_count; q++)
-            l->op->init(l, q, p->seed, (float *)(params + s->param_at[k] + l->param[q].offset));
+        for (int q = 0; l->shares < 0 && l->op->init && q < l->param_count; q++)
+            if (l->param[q].dtype == GPP_F32)
+                l->op->init(l, q, p->seed, (float *)(params + s->param_at[k] + l->param[q].offset));
     }
 }
 
 size_t gpp__optimizer_bytes(const gpp_pipe *p, int j)
 {
-    return p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) * p->stage[j].plain_bytes
+    return p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) *
+                              gpp__block_end(p, j)->state_at_end
                         : 0;
 }
 
-static gpp_status init_partition(gpp_pipe *p, int j, gpp_error *err)
+static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
 {
-    const gpp__stage *s = &p->stage[j];
-    if (!s->trains)
+    char *data = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, j, STARPU_W, &data, err);
+    if (status != GPP_OK)
+        return status;
+    memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
+    gpp__run run = {.err = err};
+    for (const gpp__stage *s = &p->stage[j]; s; s = s->after)
+        initial_values(p, s, data);
+    for (const gpp__stage *s = &p->stage[j]; s && status == GPP_OK; s = s->after)
+        status = gpp__stage_pack(s, &run, data);
+    gpp__host_release(p, GPP__PARAMS, j);
+    return status;
+}
+
+static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
+{
+    size_t states = gpp__optimizer_bytes(p, j), bytes = gpp__block_end(p, j)->params_end;
+    if (p->home[j] != j || !bytes)
         return GPP_OK;
-    size_t states = gpp__optimizer_bytes(p, j);
-    gpp_status status = register_block(p, GPP__PARAMS, j, s->params_bytes, err);
+    gpp_status status = register_block(p, GPP__PARAMS, j, bytes, err);
     if (status == GPP_OK)
         status = register_block(p, GPP__OPTIMIZER, j, states, err);
+    if (status == GPP_OK)
+        status = init_params(p, j, bytes, err);
     char *data = NULL;
-    if (status != GPP_OK || (status = acquire(p, GPP__PARAMS, j, STARPU_W, &data, err)) != GPP_OK)
-        return status;
-    initial_values(p, s, data);
-    gpp__run run = {.err = err};
-    status = gpp__stage_pack(s, &run, data);
-    release(p, GPP__PARAMS, j);
     if (status != GPP_OK || !states ||
-        (status = acquire(p, GPP__OPTIMIZER, j, STARPU_W, &data, err)) != GPP_OK)
+        (status = gpp__host_acquire(p, GPP__OPTIMIZER, j, STARPU_W, &data, err)) != GPP_OK)
         return status;
     memset(data, 0, states);
-    release(p, GPP__OPTIMIZER, j);
+    gpp__host_release(p, GPP__OPTIMIZER, j);
     return GPP_OK;
 }
 
 gpp_status gpp__params_init(gpp_pipe *p, gpp_error *err)
 {
-    gpp_status status = list_parameters(p, err);
+    gpp_status status = list_named(p, err);
     for (int j = 0; status == GPP_OK && j < p->partitions; j++)
-        status = init_partition(p, j, err);
+        status = init_block(p, j, err);
     return status;
 }
 
 void gpp__params_release(gpp_pipe *p)
 {
-    free(p->parameter);
-    free(p->parameter_names);
+    free(p->named);
+    free(p->names);
 }
 
-/* --- by name
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- by name ---------------------------------------------------------------------------------- */
 
-/** Where a parameter is: its partition, the layer's index in it, the parameter's in the layer. */
+/* Something that was found by its name: its block, its place there, its size. */
 typedef struct place {
-    int j, k, q;
-    size_t bytes;
+    const gpp__named *named;
+    int home;
+    size_t offset, bytes;
 } place;
 
-static gpp_status find(const gpp_pipe *p, const char *name, const void *data, int64_t count,
-                       place *at, gpp_error *err)
+static gpp_status find(const gpp_pipe *p, bool buffer, const char *name, const void *data,
+                       int64_t count, place *at, gpp_error *err)
 {
+    const char *what = buffer ? "buffer" : "parameter";
     if (!p || !name || !data)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", !p ? "pipe" : !name ? "name" : "data");
-    int q = 0;
-    for (int index = 0; index < p->parameters; index++) {
-        const gpp_parameter_info *info = &p->parameter[index];
-        q = index && p->parameter[index - 1].layer == info->layer ? q + 1 : 0;
-        if (strcmp(info->name, name))
+    int first = buffer ? p->parameters : 0, end = p->parameters + (buffer ? p->buffers : 0);
+    for (int index = first; index < end; index++) {
+        const gpp__named *n = &p->named[index];
+        const gpp__param *q = param_of(p, n);
+        if (strcmp(n->name, name))
             continue;
-        if (info->count != count)
-            return gpp__fail(err, GPP_ESHAPE, "parameter \"%s\" has %lld elements, got %lld", name,
-                             (long long)info->count, (long long)count);
-        *at = (place){info->partition, info->layer - p->first[info->partition], q,
-                      (size_t)count * sizeof(float)};
+        if (q->count != count)
+            return gpp__fail(err, GPP_ESHAPE, "%s \"%s\" has %lld elements, got %lld", what, name,
+                             (long long)q->count, (long long)count);
+        *at = (place){n, p->home[n->partition], p->stage[n->partition].param_at[n->k] + q->offset,
+                      (size_t)count * gpp_dtype_size(q->dtype)};
         return GPP_OK;
     }
-    return gpp__fail(err, GPP_ENOENT, "no parameter \"%s\"", name);
+    return gpp__fail(err, GPP_ENOENT, "no %s \"%s\"", what, name);
 }
 
-static size_t offset_of(const gpp_pipe *p, const place *at)
+static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *err)
 {
-    const gpp__stage *s = &p->stage[at->j];
-    return s->param_at[at->k] + s->layer[at->k].param[at->q].offset;
+    char *params = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_R, &params, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(data, params + at->offset, at->bytes);
+    gpp__host_release(p, GPP__PARAMS, at->home);
+    return GPP_OK;
+}
+
+static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_error *err)
+{
+    char *params = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_RW, &params, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__discard_kept(p); /* they were made with other parameters */
+    memcpy(params + at->offset, data, at->bytes);
+    gpp__run run = {.err = err};
+    for (const gpp__stage *s = &p->stage[at->home]; s && status == GPP_OK; s = s->after)
+        for (int k = 0; k < s->count && status == GPP_OK; k++) {
+            bool uses = s->first + k == at->named->node || s->layer[k].shares == at->named->node;
+            if (uses && s->store[k].packed_bytes)
+                status = s->layer[k].op->pack(&s->store[k], &run, params + s->param_at[k],
+                                              params + s->packed_at[k]);
+        }
+    gpp__host_release(p, GPP__PARAMS, at->home);
+    return status;
 }
 
 gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
 {
     place at = {0};
-    char *params = NULL;
-    gpp_status status = find(p, name, data, count, &at, err);
-    if (status == GPP_OK)
-        status = acquire(p, GPP__PARAMS, at.j, STARPU_R, &params, err);
-    if (status != GPP_OK)
-        return status;
-    memcpy(data, params + offset_of(p, &at), at.bytes);
-    release(p, GPP__PARAMS, at.j);
-    return GPP_OK;
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
 }
 
 gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64_t count,
                         gpp_error *err)
 {
     place at = {0};
-    char *params = NULL;
-    gpp_status status = find(p, name, data, count, &at, err);
-    if (status == GPP_OK)
-        status = acquire(p, GPP__PARAMS, at.j, STARPU_RW, &params, err);
-    if (status != GPP_OK)
-        return status;
-    p->kept_rows = -1; /* a forward that is kept was made with other parameters */
-    memcpy(params + offset_of(p, &at), data, at.bytes);
-    const gpp__stage *s = &p->stage[at.j];
-    const gpp__layer *l = &s->layer[at.k];
-    gpp__run run = {.err = err};
-    if (s->store[at.k].packed_bytes)
-        status = l->op->pack(&s->store[at.k], &run, params + s->param_at[at.k],
-                             params + s->packed_at[at.k]);
-    release(p, GPP__PARAMS, at.j);
-    return status;
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
+}
+
+gpp_status gpp_pipe_get_buffer(gpp_pipe *p, const char *name, void *data, int64_t count,
+                               gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, true, name, data, count, &at, err);
+    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
+}
+
+gpp_status gpp_pipe_set_buffer(gpp_pipe *p, const char *name, const void *data, int64_t count,
+                               gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, true, name, data, count, &at, err);
+    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
 }
 
 gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
@@ -234,26 +269,65 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
 {
     place at = {0};
     char *grads = NULL, *plain = NULL;
-    gpp_status status = find(p, name, data, count, &at, err);
+    gpp_status status = find(p, false, name, data, count, &at, err);
     if (status != GPP_OK)
         return status;
+    const gpp__param *q = param_of(p, at.named);
     if (!p->has_grads)
         return gpp__fail(
             err, GPP_ESTATE,
             "there is no gradient: nothing has gone backward, or the last step failed");
-    const gpp__stage *s = &p->stage[at.j];
-    const gpp__layer *l = &s->layer[at.k];
-    char *room = malloc(l->param_bytes);
+    if (q->frozen)
+        return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
+    const gpp__stage *s = &p->stage[at.named->partition];
+    char *room = malloc(gpp__stage_room(s) + 1);
     if (!room)
-        return gpp__fail(err, GPP_ENOMEM, "gradients of layer %d", l->index);
-    status = acquire(p, GPP__GRADS, at.j, STARPU_R, &grads, err);
+        return gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
+    status = gpp__host_acquire(p, GPP__GRADS, at.home, STARPU_R, &grads, err);
     if (status == GPP_OK) {
         gpp__run run = {.err = err};
-        status = gpp__stage_grads(s, &run, at.k, grads, room, &plain);
+        status = gpp__stage_grads(s, &run, at.named->k, grads, room, &plain);
         if (status == GPP_OK)
-            memcpy(data, plain + l->param[at.q].offset, at.bytes);
-        release(p, GPP__GRADS, at.j);
+            memcpy(data, plain + q->offset, at.bytes);
+        gpp__host_release(p, GPP__GRADS, at.home);
     }
     free(room);
     return status;
+}
+
+/* --- freezing --------------------------------------------------------------------------------- */
+
+/* Whether `name` is this parameter, or the layer it is of. */
+static bool is_meant(const gpp_pipe *p, const gpp__named *n, const char *name)
+{
+    const gpp__layer *l = &p->network->node[n->node];
+    return !strcmp(n->name, name) || !strcmp(l->label, name) ||
+           !strcmp(p->model->unit[l->index].label, name);
+}
+
+static void set_frozen(gpp_pipe *p, const gpp__named *n, bool frozen)
+{
+    gpp__network *network = &p->model->network;
+    for (int k = 0; k < network->nodes; k++)
+        if (k == n->node || network->node[k].shares == n->node)
+            network->node[k].param[n->param].frozen = frozen;
+}
+
+gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error *err)
+{
+    bool found = false;
+    if (!p || !name)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
+    for (int k = 0; k < p->parameters; k++)
+        if (is_meant(p, &p->named[k], name)) {
+            set_frozen(p, &p->named[k], frozen);
+            found = true;
+        }
+    if (!found)
+        return gpp__fail(err, GPP_ENOENT, "no parameter, and no layer with parameters, is \"%s\"",
+                         name);
+    gpp__exec_free_all(p); /* plans and programs follow from what learns */
+    gpp__discard_kept(p);
+    p->has_grads = p->pending = false;
+    return GPP_OK;
 }

@@ -23,11 +23,17 @@ enum {
     GPP__DO_OUTPUTS = 16,
     GPP__DO_KEEP = 32,       /* forward whose tape stays for a later backward */
     GPP__DO_GRAD_INPUT = 64, /* programs that can give the gradient of the model's input */
+    GPP__DO_ADD = 128,       /* to the gradients at hand */
 };
+
+/** Rows of a mini-batch, or of its pieces, for each of the model's batches. */
+typedef struct gpp__batch {
+    int64_t rows[GPP__BATCHES];
+} gpp__batch;
 
 /** The programs of all partitions for one number of rows. */
 typedef struct gpp__progset {
-    int64_t rows;
+    gpp__batch rows;
     bool grad_input;
     int users;              /* execs */
     gpp__program **program; /* [partitions] */
@@ -36,7 +42,8 @@ typedef struct gpp__progset {
 /** A plan with everything its tasks need, ready to be submitted again and again. */
 typedef struct gpp__exec {
     unsigned flags;
-    int64_t rows;
+    gpp__batch rows;
+    int instance;  /* of the buffers that outlive it: 0, or a kept forward's */
     uint64_t used; /* clock of the cache */
     gpp__plan *plan;
     gpp__progset *full,
@@ -48,7 +55,7 @@ typedef struct gpp__exec {
 
 enum { GPP__EXECS = 8, GPP__PROGSETS = 2 * GPP__EXECS + 2 };
 
-/** The blocks of one class for one partition (boundary, device), by slot. */
+/** The blocks of one class for one partition (route, device), by slot. */
 typedef struct gpp__slots {
     int count;
     gpp__block_data **block;
@@ -64,10 +71,38 @@ typedef struct gpp__device_state {
     unsigned node;
 } gpp__device_state;
 
+/** A value that goes from one partition to another, or to the caller. */
+typedef struct gpp__crossing {
+    int value, from, to, out_port, in_port;
+    char name[2 * GPP__NAME]; /* of a skip, with its namespace; "": a boundary's */
+} gpp__crossing;
+
+/** A forward that waits for its backward: what it has made is in instance (its index + 1). */
+typedef struct gpp__kept {
+    bool used, alone; /* alone: from a call that did not ask for its name */
+    gpp__batch rows;
+    uint64_t step;        /* of the random generator */
+    gpp__slots *slots[2]; /* routes, tapes */
+} gpp__kept;
+
+/** A parameter or buffer by its name. */
+typedef struct gpp__named {
+    const char *name;
+    int node, param;  /* operator of the network, its parameter */
+    int partition, k; /* where that operator is: stage, number in it */
+} gpp__named;
+
 struct gpp_pipe {
     gpp_model *model;
-    int partitions;
-    int *balance, *first; /* [partitions] layers; index of the first */
+    const gpp__network *network; /* the model's */
+    int partitions;              /* >= 1, also of a model without layers */
+    int *balance, *first;        /* [partitions] layers; index of the first */
+    int *home;                   /* [partitions] whose parameter block it uses */
+    const char **wish;           /* [partitions] device by placement of layers, else NULL */
+    bool shares;                 /* some partitions have one block together */
+    int batches;                 /* mini-batches of different size that go in */
+    int crossings;
+    gpp__crossing *crossing;
     int chunks;
     gpp_checkpoint checkpoint;
     uint64_t seed;
@@ -92,7 +127,10 @@ struct gpp_pipe {
 
     gpp__stage *stage;               /* [partitions] */
     int stages;                      /* initialised */
-    gpp__slots *slots[GPP__CLASSES]; /* [partitions + 1 or devices] */
+    gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
+    int slot_lists;                  /* most of partitions, devices and crossings */
+    gpp__kept *kept;
+    int kepts;
 
     gpp__exec *exec[GPP__EXECS];
     gpp__progset *progset[GPP__PROGSETS];
@@ -100,33 +138,81 @@ struct gpp_pipe {
     const gpp__exec *last; /* what ran last */
 
     gpp__job job;
-    uint64_t steps;  /* training passes begun: the random generator's step */
-    int64_t updates; /* of the optimizer, done */
-    bool has_grads;
-    int64_t kept_rows;  /* rows of a forward waiting for its backward; -1: none */
-    uint64_t kept_step; /* its random generator's step */
-    bool broken;        /* a step failed after some partitions were updated */
+    uint64_t steps;       /* training passes begun: the random generator's step */
+    int64_t updates;      /* of the optimizer, done */
+    bool has_grads, adds; /* adds: gradients add up over calls */
+    bool pending;         /* there are gradients that no update has used */
+    bool ran;             /* tasks were submitted since it was cleared */
+    bool broken;          /* a step failed after some partitions were updated */
 
-    gpp_parameter_info *parameter; /* [parameters] */
-    int parameters;
-    char *parameter_names;
+    gpp__named *named; /* parameters, then buffers */
+    int parameters, buffers;
+    char *names;
 };
 
+/* Making a pipe (pipe.c): its loss and optimizer (choose.c), its partitions and what goes between
+ * them (cut.c), their devices (place.c). */
+gpp_status gpp__choose_loss(gpp_pipe *pipe, const char *text, gpp_error *err);
+gpp_status gpp__choose_optimizer(gpp_pipe *pipe, const char *text, gpp_error *err);
+gpp_status gpp__cut(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
+gpp_status gpp__cut_check_placement(const gpp_pipe *pipe, const gpp_pipe_options *options,
+                                    gpp_error *err);
+gpp_status gpp__cut_homes(gpp_pipe *pipe, gpp_error *err);
+gpp_status gpp__cut_crossings(gpp_pipe *pipe, gpp_error *err);
+gpp_status gpp__place_devices(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
+gpp_status gpp__place_ports(gpp_pipe *pipe, gpp_error *err);
+void gpp__place_release(gpp_pipe *pipe);
+
 /** The executable plan of a step; made, and buffers with it, when it is new. Belongs to the pipe.
- */
-gpp_status gpp__exec_get(gpp_pipe *pipe, unsigned flags, int64_t rows, gpp__exec **exec,
-                         gpp_error *err);
+ * @param instance  0, or that of a kept forward */
+gpp_status gpp__exec_get(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, int instance,
+                         gpp__exec **exec, gpp_error *err);
 /** Only the plan, for a picture. Free with gpp__plan_free. */
-gpp_status gpp__exec_plan(gpp_pipe *pipe, unsigned flags, int64_t rows, gpp__plan **plan,
+gpp_status gpp__exec_plan(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, gpp__plan **plan,
                           gpp_error *err);
 void gpp__exec_free_all(gpp_pipe *pipe);
 
 /** The block of a buffer, registered with at least `bytes`. */
-gpp_status gpp__slot_get(gpp_pipe *pipe, gpp__class cls, int j, int slot, size_t bytes, int device,
-                         int other, gpp__block_data **block, gpp_error *err);
+gpp_status gpp__slot_get(gpp_pipe *pipe, int instance, gpp__class cls, int j, int slot,
+                         size_t bytes, int device, int other, gpp__block_data **block,
+                         gpp_error *err);
+/** Bytes by which a plan's buffers would make a device's plan grow. */
+size_t gpp__slots_missing(const gpp_pipe *pipe, int instance, const gpp__plan *plan, int device);
+/** Empty lists, one for each partition, device or crossing. NULL: no memory. */
+gpp__slots *gpp__slots_new(const gpp_pipe *pipe);
 void gpp__slots_free_all(gpp_pipe *pipe);
+/** An entry of pipe->kept that is not in use. */
+gpp_status gpp__kept_find(gpp_pipe *pipe, int *index, gpp_error *err);
 
-/** Bytes of the optimizer's state for a partition; 0 without an optimizer. */
+/** Buffers for the host to use between these two, on the memory node where their device has them.
+ */
+gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j,
+                             enum starpu_data_access_mode mode, char **data, gpp_error *err);
+void gpp__host_release(gpp_pipe *pipe, gpp__class cls, int j);
+
+/** A call's tensors, one for each input or output, all optional but x. */
+typedef struct gpp__call {
+    unsigned flags;
+    const gpp_tensor *x, *target, *y, *grad_y, *grad_x;
+} gpp__call;
+/** Check them and note them in the job (tensors.c). @param batch out: rows */
+gpp_status gpp__take_tensors(gpp_pipe *pipe, const gpp__call *call, gpp__batch *batch,
+                             gpp_error *err);
+/** Inputs that are not cut have a gradient from each of the `pieces`: let the job write all of
+ * them, then add them up for the caller. @param room [inputs] NULL before the first, for both */
+gpp_status gpp__split_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], gpp_error *err);
+void gpp__join_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], bool done);
+
+/** Fold the statistics of the step that has just succeeded into the layers' buffers (state.c). */
+gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+/** Put back what updates of the step that has just failed have changed. */
+gpp_status gpp__restore_backup(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+/** Forget all kept forwards. */
+void gpp__discard_kept(gpp_pipe *pipe);
+
+/** The stage that knows how long the blocks of partition j are. */
+const gpp__stage *gpp__block_end(const gpp_pipe *pipe, int partition);
+/** Bytes of the optimizer's state in a partition's block; 0 without an optimizer. */
 size_t gpp__optimizer_bytes(const gpp_pipe *pipe, int partition);
 /** Parameters: their names, their memory, their initial values. */
 gpp_status gpp__params_init(gpp_pipe *pipe, gpp_error *err);

@@ -1,8 +1,9 @@
 /*
  * graph/plan.c: a step as data, put together from its parts, and questions to a finished plan.
  *
- * Making one: the schedule's table, its tasks in an order of submission (plan_order.c), their
- * accesses and buffers (plan_access.c), and which values share a buffer (plan_slots.c).
+ * Making one: the spec is checked and its routes are sorted by their ends; then the schedule's
+ * table, its tasks in an order of submission (plan_order.c), their accesses and buffers
+ * (plan_access.c), and which values share a buffer (plan_slots.c).
  */
 #include "graph/plan_internal.h"
 
@@ -23,11 +24,13 @@ int gpp__chunk(int64_t rows, int chunks, int64_t *size, int64_t *last)
     return (int)pieces;
 }
 
+/* --- the spec */
+
 /* The shape the table is made for: the plan's own copy, with what the spec adds to it. */
 static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
 {
     p->shape = p->spec->shape;
-    p->shape.window = p->shape.backward ? 0 : p->spec->window;
+    p->shape.window = p->shape.backward || p->shape.keep ? 0 : p->spec->window;
     p->shape.wait_for_all = p->shape.backward && p->spec->wait_for_all;
     gpp_status status = gpp__shape_check(&p->shape, err);
     if (status != GPP_OK)
@@ -40,9 +43,175 @@ static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
         return gpp__fail(err, GPP_ENOMEM, "plan of %d partitions", p->n);
     memcpy(p->plan->device_of, p->shape.device_of, (size_t)p->n * sizeof *p->plan->device_of);
     p->shape.device_of = p->plan->device_of;
+    p->last_device = p->shape.device_of[p->n - 1];
     p->plan->shape = p->shape;
     return GPP_OK;
 }
+
+static gpp_status check_home(const gpp__plan_maker *p, int j, gpp_error *err)
+{
+    int home = p->spec->stage[j].home;
+    const int *device_of = p->shape.device_of;
+    if (home < 0 || home > j || p->spec->stage[home].home != home)
+        return gpp__fail(err, GPP_EINVAL,
+                         "partition %d has its parameters in partition %d, expected itself or an "
+                         "earlier one that has its own",
+                         j, home);
+    if (device_of[home] != device_of[j])
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "partition %d on device %d has its parameters in partition %d on device %d", j,
+            device_of[j], home, device_of[home]);
+    return GPP_OK;
+}
+
+static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
+{
+    const gpp__route *route = &p->spec->route[r];
+    char name[64] = "";
+    if (route->name)
+        snprintf(name, sizeof name, " (\"%.50s\")", route->name);
+    if (route->from < 0 || route->from >= route->to || route->to > p->n)
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "route %d%s goes from partition %d to %d, expected forwards within 0 ... %d", r, name,
+            route->from, route->to, p->n);
+    int port =
+        route->out_port >= 0 && route->out_port <= UINT16_MAX ? route->in_port : route->out_port;
+    if (port < 0 || port > UINT16_MAX)
+        return gpp__fail(err, GPP_EINVAL, "route %d%s has port %d, expected 0 ... %d", r, name,
+                         port, UINT16_MAX);
+    if (route->bytes == 0)
+        return gpp__fail(err, GPP_EINVAL, "route %d%s has 0 bytes, expected some", r, name);
+    return GPP_OK;
+}
+
+static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    p->routes = p->spec->routes;
+    if (p->routes < 0 || 2 * (int64_t)p->routes + p->n > INT32_MAX / p->m)
+        return gpp__fail(err, GPP_EINVAL,
+                         "%d micro-batches of %d routes and %d partitions are too many values",
+                         p->m, p->routes, p->n);
+    p->pools = p->routes + p->n;
+    p->values = (2 * p->routes + p->n) * p->m;
+    for (int j = 0; j < p->n && status == GPP_OK; j++)
+        status = check_home(p, j, err);
+    for (int r = 0; r < p->routes && status == GPP_OK; r++)
+        status = check_route(p, r, err);
+    return status;
+}
+
+/* --- routes */
+
+/* Into one piece of memory, their names behind them. */
+static bool copy_routes(gpp__plan_maker *p)
+{
+    size_t count = (size_t)p->routes, size = count * sizeof *p->plan->route + 1;
+    for (size_t r = 0; r < count; r++)
+        size += p->spec->route[r].name ? strlen(p->spec->route[r].name) + 1 : 0;
+    p->plan->route = malloc(size);
+    if (!p->plan->route)
+        return false;
+    p->plan->routes = p->routes;
+    char *text = (char *)(p->plan->route + count);
+    for (size_t r = 0; r < count; r++) {
+        gpp__route *route = &p->plan->route[r];
+        *route = p->spec->route[r];
+        if (!route->name)
+            continue;
+        size_t length = strlen(route->name) + 1;
+        route->name = memcpy(text, route->name, length);
+        text += length;
+    }
+    return true;
+}
+
+static int end_of(const gpp__plan_maker *p, int r, bool to)
+{
+    return to ? p->plan->route[r].to : p->plan->route[r].from;
+}
+
+/* By counting. `first` is where a row ends until the row has been filled from its end. */
+static void sort_routes(const gpp__plan_maker *p, gpp__links *links, bool to)
+{
+    memset(links->first, 0, ((size_t)p->n + 2) * sizeof *links->first);
+    for (int r = 0; r < p->routes; r++)
+        links->first[end_of(p, r, to)]++;
+    for (int j = 0; j <= p->n; j++)
+        links->first[j + 1] += links->first[j];
+    for (int r = p->routes - 1; r >= 0; r--)
+        links->list[--links->first[end_of(p, r, to)]] = r;
+}
+
+static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
+{
+    for (int j = 0; j < p->n; j++) {
+        const int32_t *r = gpp__routes_from(p, j), *end = gpp__routes_from(p, j + 1);
+        while (r < end && p->plan->route[*r].to != j + 1)
+            r++;
+        if (r == end && j < p->n - 1)
+            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to %d", j,
+                             j + 1);
+        if (r == end)
+            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to the caller",
+                             j);
+    }
+    return GPP_OK;
+}
+
+/* What routes and homes mean for a partition. */
+static void find_roles(gpp__plan_maker *p)
+{
+    for (int j = p->n - 1; j >= 0; j--) {
+        p->reach[j] = j;
+        for (const int32_t *r = gpp__routes_from(p, j); r < gpp__routes_from(p, j + 1); r++)
+            if (p->plan->route[*r].to == j + 1 && p->plan->route[*r].grad)
+                p->reach[j] = j + 1 < p->n ? p->reach[j + 1] : p->n;
+        p->gate[j] = true;
+        for (const int32_t *r = gpp__routes_to(p, j); r < gpp__routes_to(p, j + 1); r++)
+            p->gate[j] = p->gate[j] && !p->plan->route[*r].grad;
+        if (p->spec->stage[j].trains)
+            p->learns[p->spec->stage[j].home] = true;
+    }
+}
+
+/* The most that gpp__plan_needs finds: a task's routes from its partition, and a few. */
+static size_t most_needs(const gpp__plan_maker *p)
+{
+    enum { BESIDES_ROUTES = 3 };
+    ptrdiff_t most = 0;
+    for (int j = 0; j < p->n; j++) {
+        ptrdiff_t out = gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+        most = out > most ? out : most;
+    }
+    return (size_t)most + BESIDES_ROUTES;
+}
+
+static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
+{
+    size_t n = (size_t)p->n, routes = (size_t)p->routes;
+    p->in.first = malloc((3 * n + 4 + 2 * routes) * sizeof *p->in.first);
+    p->gate = calloc(2 * n, sizeof *p->gate);
+    if (!p->in.first || !p->gate || !copy_routes(p))
+        return gpp__fail(err, GPP_ENOMEM, "%d routes of %d partitions", p->routes, p->n);
+    p->in.list = p->in.first + n + 2;
+    p->out.first = p->in.list + routes;
+    p->out.list = p->out.first + n + 2;
+    p->reach = p->out.list + routes;
+    p->learns = p->gate + n;
+    sort_routes(p, &p->in, true);
+    sort_routes(p, &p->out, false);
+    gpp_status status = check_chain(p, err);
+    if (status != GPP_OK)
+        return status;
+    find_roles(p);
+    p->need = malloc(most_needs(p) * sizeof *p->need);
+    return p->need ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "needs of a task");
+}
+
+/* --- the plan */
 
 /* Room in the plan for the table's tasks. */
 static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
@@ -74,15 +243,19 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
 {
     gpp_status status = copy_shape(p, err);
     if (status == GPP_OK)
+        status = check_spec(p, err);
+    if (status == GPP_OK)
+        status = take_routes(p, err);
+    if (status == GPP_OK)
         status = p->spec->schedule->generate(&p->shape, &p->table, err);
     if (status == GPP_OK)
         status = make_room(p, err);
     if (status == GPP_OK)
         status = gpp__plan_order(p, err);
-    if (status != GPP_OK)
-        return status;
-    gpp__plan_access(p);
-    status = gpp__plan_slots(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_access(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_slots(p, err);
     return status == GPP_OK ? gpp__plan_buffers(p, err) : status;
 }
 
@@ -98,6 +271,9 @@ gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error
     free(p.slot);
     free(p.first_b);
     free(p.id);
+    free(p.need);
+    free(p.gate);
+    free(p.in.first);
     gpp__table_release(&p.table);
     if (status == GPP_OK)
         *plan = p.plan;
@@ -116,6 +292,8 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->count);
     free(plan->bytes);
     free(plan->buffer);
+    free(plan->access);
+    free(plan->route);
     free(plan->task);
     free(plan->device_of);
     free(plan);

@@ -22,44 +22,66 @@
 /** What the data of partition j needs, in bytes; where micro-batches have two sizes, the larger's.
  */
 typedef struct gpp__stage_sizes {
-    size_t params; /* parameters and packed weights */
+    size_t params; /* parameters and packed weights; of all partitions with the same home */
     size_t grads, optimizer;
-    size_t input;   /* boundary in: partition 0: the caller's tensor, not
-                       counted */
-    size_t output;  /* boundary out */
     size_t tape;    /* 0: none */
     size_t scratch; /* largest any of its tasks needs */
-    bool backward_reads_input, backward_reads_output;
-    bool recompute_reads_input; /* false when nothing has to be recomputed */
-    bool gives_grad_input;      /* B writes the gradient of its input */
-    bool trains;                /* has parameters */
+    size_t stats;   /* of one micro-batch; 0: none */
+    int home;       /* partition that holds its parameters, gradients and optimizer state: itself,
+                       or the first of those on its device that share some */
+    bool trains;    /* has parameters that learn */
     bool may_fail;
 } gpp__stage_sizes;
+
+/**
+ * A value on its way from one partition to another: one buffer a micro-batch from its producer to
+ * its consumer; partitions between never see it. Boundaries are routes from j-1 to j, skips any
+ * others, the model's outputs routes to `partitions`, the caller. The model's inputs are the
+ * caller's memory and not listed.
+ */
+typedef struct gpp__route {
+    int from, to;          /* from < to <= partitions */
+    int out_port, in_port; /* which of the producer's out-ports and the consumer's in-ports it is;
+                              in_port of an output of the model: which one */
+    size_t bytes;          /* > 0 */
+    bool grad;             /* a gradient comes back, as large */
+    bool backward_reads_out, recompute_reads_out; /* at the producer */
+    bool backward_reads_in, recompute_reads_in;   /* at the consumer */
+    const char *name; /* of a skip, for pictures; NULL: a boundary's. The plan copies it */
+} gpp__route;
 
 typedef struct gpp__plan_spec {
     gpp__step_shape shape;
     const gpp__schedule *schedule;
     const gpp__stage_sizes *stage; /* [partitions] */
-    const int *node_of;            /* [devices] memory node; NULL: all share one */
+    const gpp__route *route;       /* [routes] every partition but the last has one to the next; the
+                                      last one to the caller */
+    int routes;
+    const int *node_of; /* [devices] memory node; NULL: all share one */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
                    0: any */
     bool wait_for_all; /* U's wait for the step's last backward (something may fail) */
+    bool accumulate;   /* gradients are added to those at hand */
+    bool statistics;   /* forwards write their partition's statistics */
+    bool backup;       /* U's save what they change, with bytes params + optimizer (class BACKUP) */
 } gpp__plan_spec;
 
 typedef enum gpp__class {
     GPP__PARAMS,
     GPP__GRADS,
     GPP__OPTIMIZER, /* one of each partition, kept between steps */
-    GPP__BOUNDARY,  /* before partition j (j = n: the outputs); activations and their gradients */
+    GPP__ROUTE,     /* of route j: activations and their gradients */
     GPP__TAPE,
     GPP__SCRATCH, /* of partition j; of device j */
+    GPP__STATS,   /* of partition j: a record of each micro-batch */
+    GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
     GPP__LOSSES,
     GPP__GATE, /* one value each */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
 
-/** A buffer: slot `slot` of class `cls` for partition (boundary, device) `j`. */
+/** A buffer: slot `slot` of class `cls` for partition (route, device) `j`. */
 typedef struct gpp__buffer {
     uint8_t cls;
     int32_t j, slot;
@@ -68,36 +90,31 @@ typedef struct gpp__buffer {
     size_t bytes;
 } gpp__buffer;
 
-enum { GPP__READ = 1, GPP__WRITE = 2, GPP__READWRITE = 3, GPP__WORKSPACE = 4 };
-
-typedef struct gpp__access {
-    uint8_t role, mode;
-    int32_t buffer; /* index into plan->buffer */
-} gpp__access;
-
-#define GPP__MAX_ACCESSES 10
-
 typedef struct gpp__task {
     uint8_t kind;
     bool checkpointed; /* F whose tape is not kept */
-    bool first;        /* B that is its partition's first: assigns gradients instead of adding */
-    uint8_t access_count;
+    bool first;        /* B that is its partition's first, and gradients are not accumulated: it
+                          assigns them instead of adding */
     int32_t i, j, device;
     int32_t order; /* position in its device's table */
     int32_t clock; /* clock cycle of GPipe's lockstep picture: i+j for F, counted on through the
                       backward */
-    gpp__access access[GPP__MAX_ACCESSES];
+    int32_t access_count;
+    gpp__access *access; /* [access_count] in the plan's */
 } gpp__task;
 
 typedef struct gpp__plan {
     gpp__step_shape shape; /* device_of points into the plan */
     int *device_of;
     size_t tasks;
-    gpp__task *task; /* in an order of submission that respects tables and data */
-    size_t *count;   /* [devices] */
-    int32_t **table; /* [devices][count] task indices in order of execution */
+    gpp__task *task;     /* in an order of submission that respects tables and data */
+    size_t *count;       /* [devices] */
+    int32_t **table;     /* [devices][count] task indices in order of execution */
+    gpp__access *access; /* of all tasks */
     size_t buffers;
     gpp__buffer *buffer;
+    int routes;
+    gpp__route *route;
     size_t *bytes; /* [devices] planned peak */
 } gpp__plan;
 

@@ -1,132 +1,236 @@
 /*
  * graph/plan_access.c: what each task reads and writes, and the buffers behind it.
  *
- *   F(i,j)  reads parameters and b(i,j), writes b(i,j+1) and, unless it is checkpointed, t(i,j)
- *   R(i,j)  reads parameters and b(i,j), writes t(i,j)
- *   L(i)    reads b(i,n), adds to the losses, writes g(i,n); S(i) writes g(i,n); O(i) reads b(i,n)
- *   B(i,j)  reads parameters, t(i,j), g(i,j+1), and b(i,j) and b(i,j+1) where its layers ask for
- *           them; adds to the gradients, writes g(i,j)
- *   U(j)    reads gradients, writes parameters and optimizer state
+ *   F(i,j)  reads parameters and a(i,r) of every route r to j, writes a(i,r) of every route from j,
+ *           its record of statistics and, unless it is checkpointed, t(i,j)
+ *   R(i,j)  reads parameters and the activations its layers ask for, writes t(i,j)
+ *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
+ *           gradients; O(i) reads the outputs
+ *   B(i,j)  reads parameters, t(i,j), g(i,r) of every route from j that has one, and the
+ *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j
+ *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup
  *
- * b(i,0) and its gradient are the caller's. Things without bytes do not appear; a boundary always
- * has some, since it also carries the order of the tasks on its two sides.
+ * The model's inputs and their gradients are the caller's. Parameters, gradients and optimizer
+ * state are those of a partition's home, which alone updates them. Things without bytes do not
+ * appear; a route always has some, since it also carries the order of the tasks at its two ends.
  */
 #include "graph/plan_internal.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- accesses */
 
-static void add(gpp__task *t, gpp__role role, int mode, int32_t buffer)
+typedef struct filler {
+    const gpp__plan_maker *p;
+    size_t count;    /* accesses so far */
+    bool *has_grads; /* [n] a home's gradients were written in this plan; then */
+    bool *has_stats; /* [n] a partition's statistics, */
+    bool has_losses; /* the losses */
+} filler;
+
+static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int32_t buffer)
 {
-    assert(t->access_count < GPP__MAX_ACCESSES);
-    t->access[t->access_count++] = (gpp__access){(uint8_t)role, (uint8_t)mode, buffer};
+    f->p->plan->access[f->count++] =
+        (gpp__access){(uint8_t)role, (uint8_t)mode, (uint16_t)port, buffer};
+    t->access_count++;
 }
 
-static void add_params(gpp__task *t, const gpp__stage_sizes *stage, int mode)
+/* For something that tasks add to: the first one assigns it. */
+static int add_to(bool *has)
 {
-    if (stage->params > 0)
-        add(t, GPP__ROLE_PARAMS, mode, t->j);
+    int mode = *has ? GPP__READWRITE : GPP__WRITE;
+    *has = true;
+    return mode;
 }
 
-static void add_scratch(gpp__task *t, const gpp__stage_sizes *stage)
+static void add_params(filler *f, gpp__task *t, int mode)
 {
-    if (stage->scratch > 0)
-        add(t, GPP__ROLE_SCRATCH, GPP__WORKSPACE, t->device);
+    int home = f->p->spec->stage[t->j].home;
+    if (f->p->spec->stage[home].params > 0)
+        add(f, t, GPP__ROLE_PARAMS, 0, mode, home);
 }
 
-static void access_forward(const gpp__plan_maker *p, gpp__task *t, const gpp__stage_sizes *stage)
+static void add_tape(filler *f, gpp__task *t, int mode)
 {
-    add_params(t, stage, GPP__READ);
-    if (t->j > 0)
-        add(t, GPP__ROLE_IN, GPP__READ, gpp__value_activation(p, t->i, t->j));
-    add(t, GPP__ROLE_OUT, GPP__WRITE, gpp__value_activation(p, t->i, t->j + 1));
-    if (stage->tape > 0 && !t->checkpointed && (p->shape.backward || p->shape.keep))
-        add(t, GPP__ROLE_TAPE, GPP__WRITE, gpp__value_tape(p, t->i, t->j));
-    add_scratch(t, stage);
+    if (f->p->spec->stage[t->j].tape > 0)
+        add(f, t, GPP__ROLE_TAPE, 0, mode, gpp__value_tape(f->p, t->i, t->j));
 }
 
-static void access_recompute(const gpp__plan_maker *p, gpp__task *t, const gpp__stage_sizes *stage)
+static void add_scratch(filler *f, gpp__task *t)
 {
-    add_params(t, stage, GPP__READ);
-    if (t->j > 0 && stage->recompute_reads_input)
-        add(t, GPP__ROLE_IN, GPP__READ, gpp__value_activation(p, t->i, t->j));
-    if (stage->tape > 0)
-        add(t, GPP__ROLE_TAPE, GPP__WRITE, gpp__value_tape(p, t->i, t->j));
-    add_scratch(t, stage);
+    if (f->p->spec->stage[t->j].scratch > 0)
+        add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
+}
+
+/* The activations of routes to and from the task's partition that a way through its layers reads.
+ */
+static void add_reads(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    bool backward = t->kind == GPP__BACKWARD;
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++) {
+        const gpp__route *route = &p->plan->route[*r];
+        if (backward ? route->backward_reads_in : route->recompute_reads_in)
+            add(f, t, GPP__ROLE_IN, route->in_port, GPP__READ, gpp__value_activation(p, t->i, *r));
+    }
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++) {
+        const gpp__route *route = &p->plan->route[*r];
+        if (backward ? route->backward_reads_out : route->recompute_reads_out)
+            add(f, t, GPP__ROLE_OUT, route->out_port, GPP__READ,
+                gpp__value_activation(p, t->i, *r));
+    }
+}
+
+static void access_forward(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    add_params(f, t, GPP__READ);
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_IN, p->plan->route[*r].in_port, GPP__READ,
+            gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+            gpp__value_activation(p, t->i, *r));
+    if (!t->checkpointed && (p->shape.backward || p->shape.keep))
+        add_tape(f, t, GPP__WRITE);
+    if (p->spec->statistics && p->spec->stage[t->j].stats > 0)
+        add(f, t, GPP__ROLE_STATS, 0, add_to(&f->has_stats[t->j]), t->j);
+    add_scratch(f, t);
+}
+
+static void access_recompute(filler *f, gpp__task *t)
+{
+    add_params(f, t, GPP__READ);
+    add_reads(f, t);
+    add_tape(f, t, GPP__WRITE);
+    add_scratch(f, t);
 }
 
 /* Gates open from the last partition to the first; the first of them assigns. */
-static void add_gate(const gpp__plan_maker *p, gpp__task *t)
+static void add_gate(filler *f, gpp__task *t)
 {
-    if (!gpp__plan_is_gate(p, t->j) || t != &p->plan->task[p->last_b[t->j]])
+    const gpp__plan_maker *p = f->p;
+    if (!p->shape.wait_for_all || !p->gate[t->j] || t != &p->plan->task[p->last_b[t->j]])
         return;
-    add(t, GPP__ROLE_GATE, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE, 0);
+    add(f, t, GPP__ROLE_GATE, 0, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE, 0);
 }
 
-static void access_backward(const gpp__plan_maker *p, gpp__task *t, const gpp__stage_sizes *stage)
+static void access_backward(filler *f, gpp__task *t)
 {
-    add_params(t, stage, GPP__READ);
-    if (stage->trains && stage->grads > 0)
-        add(t, GPP__ROLE_GRADS, t->first ? GPP__WRITE : GPP__READWRITE, t->j);
-    if (t->j > 0 && stage->backward_reads_input)
-        add(t, GPP__ROLE_IN, GPP__READ, gpp__value_activation(p, t->i, t->j));
-    if (stage->backward_reads_output)
-        add(t, GPP__ROLE_OUT, GPP__READ, gpp__value_activation(p, t->i, t->j + 1));
-    if (t->j == p->n - 1 || stage[1].gives_grad_input)
-        add(t, GPP__ROLE_GRAD_OUT, GPP__READ, gpp__value_gradient(p, t->i, t->j + 1));
-    if (t->j > 0 && stage->gives_grad_input)
-        add(t, GPP__ROLE_GRAD_IN, GPP__WRITE, gpp__value_gradient(p, t->i, t->j));
-    if (stage->tape > 0)
-        add(t, GPP__ROLE_TAPE, GPP__READ, gpp__value_tape(p, t->i, t->j));
-    add_scratch(t, stage);
-    add_gate(p, t);
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    add_params(f, t, GPP__READ);
+    if (stage->trains && p->spec->stage[stage->home].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+    add_reads(f, t);
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__READ,
+                gpp__value_gradient(p, t->i, *r));
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_IN, p->plan->route[*r].in_port, GPP__WRITE,
+                gpp__value_gradient(p, t->i, *r));
+    add_tape(f, t, GPP__READ);
+    add_scratch(f, t);
+    add_gate(f, t);
 }
 
-static void access_output(const gpp__plan_maker *p, gpp__task *t, bool *has_losses)
+static void access_output(filler *f, gpp__task *t)
 {
-    if (t->kind != GPP__SEED)
-        add(t, GPP__ROLE_OUT, GPP__READ, gpp__value_activation(p, t->i, p->n));
-    if (t->kind != GPP__OUTPUT && p->shape.backward)
-        add(t, GPP__ROLE_GRAD_OUT, GPP__WRITE, gpp__value_gradient(p, t->i, p->n));
-    if (t->kind == GPP__LOSS) {
-        add(t, GPP__ROLE_LOSSES, *has_losses ? GPP__READWRITE : GPP__WRITE, 0);
-        *has_losses = true;
-    }
+    const gpp__plan_maker *p = f->p;
+    const int32_t *first = gpp__routes_to(p, p->n), *end = gpp__routes_to(p, p->n + 1);
+    for (const int32_t *r = first; r < end && t->kind != GPP__SEED; r++)
+        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__READ,
+            gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = first; r < end && t->kind != GPP__OUTPUT && p->shape.backward; r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+                gpp__value_gradient(p, t->i, *r));
+    if (t->kind == GPP__LOSS)
+        add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
 }
 
-static void access_update(const gpp__plan_maker *p, gpp__task *t, const gpp__stage_sizes *stage)
+static void access_update(filler *f, gpp__task *t)
 {
-    if (stage->trains) {
-        add_params(t, stage, GPP__READWRITE);
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    if (p->learns[t->j]) {
+        add_params(f, t, GPP__READWRITE);
         if (stage->grads > 0)
-            add(t, GPP__ROLE_GRADS, GPP__READ, t->j);
+            add(f, t, GPP__ROLE_GRADS, 0, GPP__READ, t->j);
         if (stage->optimizer > 0)
-            add(t, GPP__ROLE_OPTIMIZER, GPP__READWRITE, t->j);
-        add_scratch(t, stage);
+            add(f, t, GPP__ROLE_OPTIMIZER, 0, GPP__READWRITE, t->j);
+        if (p->spec->backup && (stage->params > 0 || stage->optimizer > 0))
+            add(f, t, GPP__ROLE_BACKUP, 0, GPP__WRITE, t->j);
+        add_scratch(f, t);
     }
-    if (p->shape.backward && p->shape.wait_for_all)
-        add(t, GPP__ROLE_GATE, GPP__READ, 0);
+    if (p->shape.wait_for_all)
+        add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
 }
 
-void gpp__plan_access(gpp__plan_maker *p)
+/* What a task has at most. */
+static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
 {
-    bool has_losses = false;
-    for (size_t k = 0; k < p->plan->tasks; k++) {
-        gpp__task *t = &p->plan->task[k];
-        const gpp__stage_sizes *stage = &p->spec->stage[t->j];
-        if (t->kind == GPP__FORWARD)
-            access_forward(p, t, stage);
-        else if (t->kind == GPP__RECOMPUTE)
-            access_recompute(p, t, stage);
-        else if (t->kind == GPP__BACKWARD)
-            access_backward(p, t, stage);
-        else if (t->kind == GPP__UPDATE)
-            access_update(p, t, stage);
-        else
-            access_output(p, t, &has_losses);
+    enum { BESIDES_ROUTES = 7 };
+    bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
+    int j = end ? p->n : t->j;
+    ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
+    if (!end)
+        routes += gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+    return 2 * (size_t)routes + BESIDES_ROUTES;
+}
+
+static void access_all(filler *f)
+{
+    static void (*const of[GPP__KINDS])(filler *, gpp__task *) = {
+        [GPP__FORWARD] = access_forward,     [GPP__OUTPUT] = access_output,
+        [GPP__LOSS] = access_output,         [GPP__SEED] = access_output,
+        [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
+        [GPP__UPDATE] = access_update,
+    };
+    for (size_t k = 0; k < f->p->plan->tasks; k++) {
+        gpp__task *t = &f->p->plan->task[k];
+        size_t before = f->count;
+        of[t->kind](f, t);
+        assert(f->count - before <= most_accesses(f->p, t));
+        (void)before;
     }
+}
+
+/* The accesses are as many as they will be: no room to spare, and tasks may point to theirs. */
+static void settle(filler *f)
+{
+    gpp__plan *plan = f->p->plan;
+    gpp__access *access = realloc(plan->access, (f->count + 1) * sizeof *access);
+    if (access)
+        plan->access = access;
+    access = plan->access;
+    for (size_t k = 0; k < plan->tasks; k++) {
+        plan->task[k].access = access;
+        access += plan->task[k].access_count;
+    }
+}
+
+gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
+{
+    filler f = {.p = p, .has_grads = calloc(2 * (size_t)p->n, sizeof *f.has_grads)};
+    size_t room = 1;
+    for (size_t k = 0; k < p->plan->tasks; k++)
+        room += most_accesses(p, &p->plan->task[k]);
+    p->plan->access = malloc(room * sizeof *p->plan->access);
+    if (!f.has_grads || !p->plan->access) {
+        free(f.has_grads);
+        return gpp__fail(err, GPP_ENOMEM, "accesses of %zu tasks", p->plan->tasks);
+    }
+    f.has_stats = f.has_grads + p->n;
+    memset(f.has_grads, p->spec->accumulate, (size_t)p->n * sizeof *f.has_grads);
+    access_all(&f);
+    settle(&f);
+    free(f.has_grads);
+    return GPP_OK;
 }
 
 /* --- buffers */
@@ -135,8 +239,9 @@ const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
         [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients", [GPP__OPTIMIZER] = "optimizer",
-        [GPP__BOUNDARY] = "boundary", [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
-        [GPP__LOSSES] = "losses",     [GPP__GATE] = "gate",
+        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
+        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",   [GPP__LOSSES] = "losses",
+        [GPP__GATE] = "gate",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -145,19 +250,31 @@ static gpp__class class_of(int role)
 {
     static const uint8_t of[GPP__ROLES] = {
         [GPP__ROLE_PARAMS] = GPP__PARAMS,       [GPP__ROLE_GRADS] = GPP__GRADS,
-        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER, [GPP__ROLE_IN] = GPP__BOUNDARY,
-        [GPP__ROLE_OUT] = GPP__BOUNDARY,        [GPP__ROLE_GRAD_OUT] = GPP__BOUNDARY,
-        [GPP__ROLE_GRAD_IN] = GPP__BOUNDARY,    [GPP__ROLE_TAPE] = GPP__TAPE,
-        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_LOSSES] = GPP__LOSSES,
+        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER, [GPP__ROLE_IN] = GPP__ROUTE,
+        [GPP__ROLE_OUT] = GPP__ROUTE,           [GPP__ROLE_GRAD_OUT] = GPP__ROUTE,
+        [GPP__ROLE_GRAD_IN] = GPP__ROUTE,       [GPP__ROLE_TAPE] = GPP__TAPE,
+        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
+        [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
         [GPP__ROLE_GATE] = GPP__GATE,
     };
     return (gpp__class)of[role];
 }
 
+/* The most that a partition on the device needs. */
+static size_t scratch_of(const gpp__plan_maker *p, int device)
+{
+    size_t most = 0;
+    for (int j = 0; j < p->n; j++)
+        if (p->shape.device_of[j] == device && p->spec->stage[j].scratch > most)
+            most = p->spec->stage[j].scratch;
+    return most;
+}
+
+/* More than can be counted: all that can. */
 static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
 {
     const gpp__stage_sizes *stage = p->spec->stage;
-    size_t most = 0;
+    size_t bytes = SIZE_MAX;
     switch (cls) {
     case GPP__PARAMS:
         return stage[j].params;
@@ -165,15 +282,18 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return stage[j].grads;
     case GPP__OPTIMIZER:
         return stage[j].optimizer;
-    case GPP__BOUNDARY:
-        return j < p->n ? stage[j].input : stage[j - 1].output;
+    case GPP__ROUTE:
+        return p->plan->route[j].bytes;
     case GPP__TAPE:
         return stage[j].tape;
     case GPP__SCRATCH:
-        for (int k = 0; k < p->n; k++)
-            if (p->shape.device_of[k] == j && stage[k].scratch > most)
-                most = stage[k].scratch;
-        return most;
+        return scratch_of(p, j);
+    case GPP__STATS:
+        gpp__mul(stage[j].stats, (size_t)p->m, &bytes);
+        return bytes;
+    case GPP__BACKUP:
+        gpp__add(stage[j].params, stage[j].optimizer, &bytes);
+        return bytes;
     case GPP__LOSSES:
         return (size_t)p->m * sizeof(double);
     default:
@@ -181,18 +301,31 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
     }
 }
 
+static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
+{
+    switch (cls) {
+    case GPP__ROUTE:
+        return gpp__route_consumer(p, j);
+    case GPP__SCRATCH:
+        return j;
+    case GPP__LOSSES:
+        return p->last_device;
+    case GPP__GATE:
+        return p->shape.device_of[0];
+    default:
+        return p->shape.device_of[j];
+    }
+}
+
+/* Bytes that cannot be rounded up are 0 then, which count_bytes finds. */
 static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
 {
-    const int *device_of = p->shape.device_of, *node_of = p->spec->node_of;
+    const int *node_of = p->spec->node_of;
     gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
-    size_t bytes = bytes_of(p, cls, j);
-    b.bytes = gpp__align(bytes > 0 ? bytes : 1);
-    b.device = cls == GPP__SCRATCH  ? j
-               : cls == GPP__LOSSES ? device_of[p->n - 1]
-               : cls == GPP__GATE   ? device_of[0]
-                                    : device_of[j < p->n ? j : p->n - 1];
-    if (cls == GPP__BOUNDARY && j < p->n && node_of) {
-        int producer = device_of[j - 1];
+    b.bytes = gpp__align(bytes_of(p, cls, j));
+    b.device = device_of(p, cls, j);
+    if (cls == GPP__ROUTE && node_of) {
+        int producer = gpp__route_producer(p, j);
         if (node_of[producer] != node_of[b.device])
             b.other = producer;
     }
@@ -200,7 +333,7 @@ static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, in
 }
 
 /* Whose buffers there are: a row for each class, in it the number of (then the first of) those of
- * partition, boundary or device j. */
+ * partition, route or device j. */
 typedef struct buffer_index {
     size_t width;
     int32_t *at; /* [GPP__CLASSES][width] */
@@ -220,10 +353,10 @@ static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
             if (!gpp__role_is_value(t->access[a].role))
                 *at(x, class_of(t->access[a].role), t->access[a].buffer) = 1;
     }
-    for (int j = 0; j < p->n; j++) {
-        *at(x, GPP__BOUNDARY, j + 1) = p->pool_slots[j];
-        *at(x, GPP__TAPE, j) = p->pool_slots[p->n + j];
-    }
+    for (int k = 0; k < p->routes; k++)
+        *at(x, GPP__ROUTE, k) = p->pool_slots[k];
+    for (int j = 0; j < p->n; j++)
+        *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
     for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
         total += (size_t)x->at[k];
     return total;
@@ -251,7 +384,7 @@ static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
             if (gpp__role_is_value(access->role)) {
                 int pool = gpp__value_pool(p, access->buffer);
                 slot = p->slot[access->buffer];
-                j = pool < p->n ? pool + 1 : pool - p->n;
+                j = pool < p->routes ? pool : pool - p->routes;
             }
             access->buffer = *at(x, class_of(access->role), j) + slot;
         }
@@ -272,8 +405,8 @@ static bool count_bytes(gpp__plan *plan)
 
 gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
 {
-    int devices = p->shape.devices;
-    buffer_index x = {.width = (size_t)(p->n + 1 > devices ? p->n + 1 : devices)};
+    int devices = p->shape.devices, pools = p->pools; /* more than partitions, and than routes */
+    buffer_index x = {.width = (size_t)(pools > devices ? pools : devices)};
     x.at = calloc(GPP__CLASSES * x.width, sizeof *x.at);
     if (!x.at)
         return gpp__fail(err, GPP_ENOMEM, "buffers of %d partitions", p->n);

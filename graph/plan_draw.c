@@ -5,8 +5,12 @@
  * and recomputes take one column, backwards two, updates one; outputs, losses and seeds take no
  * time and are not shown. Each task is drawn where the longest path through tables and data puts
  * it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
- * dot: for Graphviz; data as solid edges from the writer to its readers, tables as dashed ones.
+ * dot: for Graphviz; data as solid edges from the writer to its readers, skips among them in blue,
+ * tables as dashed ones.
  * text: everything, a line each.
+ *
+ * A route is "skip 0.identity 0->2" (its name, from where to where) or "boundary 2", the tensor
+ * that goes into partition 2; "boundary 2:1" is the one that goes into its in-port 1.
  */
 #include "graph/plan_internal.h"
 
@@ -14,6 +18,30 @@
 #include <string.h>
 
 enum { GRID_WIDTH = 160 };
+
+/* --- names of buffers */
+
+/* The number, or what stands for it, is told apart by what is before and behind it. */
+static void name_route(const gpp__route *r, const char *before, const char *behind, FILE *out)
+{
+    if (r->name)
+        fprintf(out, "skip%s%s %d->%d%s", before, r->name, r->from, r->to, behind);
+    else if (r->to != r->from + 1)
+        fprintf(out, "route%s%d->%d:%d%s", before, r->from, r->to, r->in_port, behind);
+    else if (r->in_port > 0)
+        fprintf(out, "boundary%s%d:%d%s", before, r->to, r->in_port, behind);
+    else
+        fprintf(out, "boundary%s%d%s", before, r->to, behind);
+}
+
+static void name_buffer(const gpp__plan *plan, const gpp__buffer *b, const char *before,
+                        const char *behind, FILE *out)
+{
+    if (b->cls == GPP__ROUTE)
+        name_route(&plan->route[b->j], before, behind, out);
+    else
+        fprintf(out, "%s%s%d%s", gpp__class_name((gpp__class)b->cls), before, (int)b->j, behind);
+}
 
 /* --- grid */
 
@@ -135,6 +163,14 @@ static void dot_order(const gpp__plan *plan, FILE *out)
                     (int)plan->table[d][k]);
 }
 
+static void dot_edge(const gpp__plan *plan, const gpp__buffer *b, int32_t from, size_t to,
+                     FILE *out)
+{
+    fprintf(out, "    t%d -> t%zu [label=\"", (int)from, to);
+    name_buffer(plan, b, " ", "", out);
+    fprintf(out, "\"%s];\n", b->cls == GPP__ROUTE && plan->route[b->j].name ? ", color=blue" : "");
+}
+
 /* @param writer  [buffers] the last task that wrote the buffer, -1: none so far */
 static void dot_data(const gpp__plan *plan, int32_t writer[], FILE *out)
 {
@@ -142,12 +178,10 @@ static void dot_data(const gpp__plan *plan, int32_t writer[], FILE *out)
         const gpp__task *t = &plan->task[k];
         for (int a = 0; a < t->access_count; a++) {
             const gpp__access *access = &t->access[a];
-            const gpp__buffer *b = &plan->buffer[access->buffer];
             if (access->mode == GPP__WORKSPACE)
                 continue;
             if ((access->mode & GPP__READ) && writer[access->buffer] >= 0)
-                fprintf(out, "    t%d -> t%d [label=\"%s %d\"];\n", (int)writer[access->buffer],
-                        (int)k, gpp__class_name((gpp__class)b->cls), (int)b->j);
+                dot_edge(plan, &plan->buffer[access->buffer], writer[access->buffer], k, out);
             if (access->mode & GPP__WRITE)
                 writer[access->buffer] = (int32_t)k;
         }
@@ -171,10 +205,11 @@ bool gpp__plan_dot(const gpp__plan *plan, FILE *out)
 
 /* --- text */
 
-static void text_buffer(const gpp__buffer *b, FILE *out)
+static void text_buffer(const gpp__plan *plan, const gpp__buffer *b, FILE *out)
 {
-    fprintf(out, " %s[%d]", gpp__class_name((gpp__class)b->cls), (int)b->j);
-    if (b->cls == GPP__BOUNDARY || b->cls == GPP__TAPE)
+    fputc(' ', out);
+    name_buffer(plan, b, "[", "]", out);
+    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE)
         fprintf(out, ".%d", (int)b->slot);
 }
 
@@ -188,7 +223,7 @@ static void text_accesses(const gpp__plan *plan, const gpp__task *t, int mode, c
         if (!any)
             fprintf(out, "; %s", verb);
         any = true;
-        text_buffer(&plan->buffer[t->access[a].buffer], out);
+        text_buffer(plan, &plan->buffer[t->access[a].buffer], out);
     }
 }
 
@@ -206,16 +241,28 @@ static void text_task(const gpp__plan *plan, size_t k, FILE *out)
     fputc('\n', out);
 }
 
+static void text_route(const gpp__route *r, int k, FILE *out)
+{
+    fprintf(out, "%d ", k);
+    name_route(r, " ", "", out);
+    fprintf(out, ": partition %d port %d to", r->from, r->out_port);
+    fprintf(out, " %d port %d", r->to, r->in_port);
+    fprintf(out, " bytes %zu%s\n", r->bytes, r->grad ? " and a gradient" : "");
+}
+
 bool gpp__plan_text(const gpp__plan *plan, FILE *out)
 {
     fprintf(out, "%zu tasks\n", plan->tasks);
     for (size_t k = 0; k < plan->tasks; k++)
         text_task(plan, k, out);
+    fprintf(out, "%d routes\n", plan->routes);
+    for (int r = 0; r < plan->routes; r++)
+        text_route(&plan->route[r], r, out);
     fprintf(out, "%zu buffers\n", plan->buffers);
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
         fprintf(out, "%zu", k);
-        text_buffer(b, out);
+        text_buffer(plan, b, out);
         fprintf(out, " device %d", (int)b->device);
         if (b->other >= 0)
             fprintf(out, " and %d", (int)b->other);

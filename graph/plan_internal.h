@@ -1,36 +1,63 @@
 /*
  * graph/plan_internal.h: what the files that make a plan share.
  *
- *   plan.c         the pieces put together; questions to a finished plan
+ *   plan.c         the pieces put together; the check of a spec; questions to a finished plan
  *   plan_order.c   table entries become tasks in an order of submission: the proof that they can
- * run plan_access.c  what each task reads and writes; buffers and bytes plan_slots.c   which values
- * share a buffer
+ *                  run
+ *   plan_access.c  what each task reads and writes; buffers and bytes
+ *   plan_slots.c   which values share a buffer
  *
- * Values are what tasks hand to each other inside a step: an activation b(i, j) and a gradient
- * g(i, j) for each micro-batch i and boundary j = 1 ... n, a tape t(i, j) for each cell. Those of a
- * boundary, and the tapes of a partition, are one pool: they have one size and may share buffers.
+ * Values are what tasks hand to each other inside a step: an activation a(i, r) and, where one
+ * comes back, a gradient g(i, r) for each micro-batch i and route r; a tape t(i, j) for each cell.
+ * Those of a route, and the tapes of a partition, are one pool: they have one size and may share
+ * buffers.
  */
 #ifndef GPP_GRAPH_PLAN_INTERNAL_H
 #define GPP_GRAPH_PLAN_INTERNAL_H
 
 #include "graph/plan.h"
 
+/** Routes by the partition at one of their ends: of partition j those from list[first[j]] to before
+ * list[first[j + 1]], ascending. j = n: the caller. */
+typedef struct gpp__links {
+    int32_t *first; /* [n + 2] */
+    int32_t *list;  /* [routes] */
+} gpp__links;
+
 typedef struct gpp__plan_maker {
     const gpp__plan_spec *spec;
     gpp__step_shape shape; /* window and wait_for_all included */
-    int n, m;
-    size_t cells; /* n · m */
+    int n, m, routes;
+    size_t cells;    /* n · m */
+    int32_t values;  /* (2 routes + n) · m */
+    int pools;       /* routes + n */
+    int last_device; /* of partition n - 1, which stands for the caller */
     gpp__table table;
     gpp__plan *plan;
+
+    /* plan.c */
+    gpp__links in, out; /* routes to and from a partition */
+    bool *learns;       /* [n] of a home: a partition whose parameters it holds trains */
+    bool *gate;         /* [n] the partition's last backward is a gate: updates wait for it, where
+                           they wait for all. Partition 0's is one. So is that of a partition that
+                           hands no gradient to an earlier one: by nothing else is it known to have
+                           ended by then. Every other partition's backwards come before a last
+                           backward of an earlier one, and so on down to a gate */
+    int32_t *reach;     /* [n] the last partition whose gradient comes back to j by every boundary
+                           between; n: the caller's. So j's backward follows from the backwards of
+                           all up to there */
+    int32_t *need;      /* room for what one task needs */
 
     /* plan_order.c */
     int32_t *id;               /* task of a (kind, i, j), -1: none */
     int32_t *first_b, *last_b; /* [n] tasks: a partition's first and last backward; -1: none */
+    int32_t *done_b;           /* [n] of a home: the last backward of all that have it; of the
+                                  others: their own */
     int32_t *gate_before;      /* [n] the gate that opens before partition j's, -1: none */
 
     /* plan_slots.c; values are numbered by the functions below */
-    int32_t *slot;       /* [3 · cells] */
-    int32_t *pool_slots; /* [2 n] slots of boundaries 1 ... n, then of tapes 0 ... n - 1 */
+    int32_t *slot;       /* [values] */
+    int32_t *pool_slots; /* [pools] slots of routes, then of tapes */
 } gpp__plan_maker;
 
 /** Letters and numbers of a task: "B(2,1)", "L(2)", "U(1)". Returns `out`. */
@@ -42,25 +69,18 @@ int32_t gpp__plan_find(const gpp__plan_maker *maker, int kind, int i, int j);
 
 /**
  * The tasks that (kind, i, j) needs done, by data: what the runtime will enforce, either because
- * the data passes through a buffer or because both are on one device. A few may be missing from
- * `need` that follow from the others.
+ * the data passes through a buffer or because both are on one device. A few may be missing that
+ * follow from the others, and one may be there several times. They are written to maker->need.
  * @return their number
  */
-enum { GPP__MAX_NEEDS = 5 };
-int gpp__plan_needs(const gpp__plan_maker *maker, int kind, int i, int j,
-                    int32_t need[GPP__MAX_NEEDS]);
-
-/** True when partition j's last backward is a gate: updates wait for it, where they wait for all.
- * Partition 0's is one; the backwards of another are not known to have ended by then when it hands
- * no gradient down. */
-bool gpp__plan_is_gate(const gpp__plan_maker *maker, int j);
+int gpp__plan_needs(const gpp__plan_maker *maker, int kind, int i, int j);
 
 /** Table to tasks, in an order of submission. GPP_EINVAL when the table cannot run. */
 gpp_status gpp__plan_order(gpp__plan_maker *maker, gpp_error *err);
 
 /** Fill the accesses of all tasks; `buffer` is a value's number or, for the other roles, whose it
  * is. */
-void gpp__plan_access(gpp__plan_maker *maker);
+gpp_status gpp__plan_access(gpp__plan_maker *maker, gpp_error *err);
 
 /** Give every value a slot. */
 gpp_status gpp__plan_slots(gpp__plan_maker *maker, gpp_error *err);
@@ -68,25 +88,48 @@ gpp_status gpp__plan_slots(gpp__plan_maker *maker, gpp_error *err);
 /** Make the buffers, let accesses refer to them, count bytes. */
 gpp_status gpp__plan_buffers(gpp__plan_maker *maker, gpp_error *err);
 
+/* --- routes */
+
+/** The first of the routes to partition j (n: to the caller), from partition j. They end where
+ * those of j + 1 begin. */
+static inline const int32_t *gpp__routes_to(const gpp__plan_maker *maker, int j)
+{
+    return maker->in.list + maker->in.first[j];
+}
+static inline const int32_t *gpp__routes_from(const gpp__plan_maker *maker, int j)
+{
+    return maker->out.list + maker->out.first[j];
+}
+/** The device on which a route begins, and that on which it ends. */
+static inline int gpp__route_producer(const gpp__plan_maker *maker, int r)
+{
+    return maker->shape.device_of[maker->plan->route[r].from];
+}
+static inline int gpp__route_consumer(const gpp__plan_maker *maker, int r)
+{
+    int to = maker->plan->route[r].to;
+    return to < maker->n ? maker->shape.device_of[to] : maker->last_device;
+}
+
 /* --- values and pools */
 
-static inline int32_t gpp__value_activation(const gpp__plan_maker *maker, int i, int j)
+static inline int32_t gpp__value_activation(const gpp__plan_maker *maker, int i, int r)
 {
-    return (j - 1) * maker->m + i;
+    return r * maker->m + i;
 }
-static inline int32_t gpp__value_gradient(const gpp__plan_maker *maker, int i, int j)
+static inline int32_t gpp__value_gradient(const gpp__plan_maker *maker, int i, int r)
 {
-    return (int32_t)maker->cells + (j - 1) * maker->m + i;
+    return (maker->routes + r) * maker->m + i;
 }
 static inline int32_t gpp__value_tape(const gpp__plan_maker *maker, int i, int j)
 {
-    return (int32_t)(2 * maker->cells) + j * maker->m + i;
+    return (2 * maker->routes + j) * maker->m + i;
 }
-/** 0 ... n-1: boundary 1 ... n; n ... 2n-1: tapes of partition 0 ... n-1. */
+/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1. */
 static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 {
     int row = value / maker->m;
-    return row < maker->n ? row : row - maker->n;
+    return row < maker->routes ? row : row - maker->routes;
 }
 static inline bool gpp__role_is_value(int role)
 {

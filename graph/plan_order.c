@@ -132,7 +132,8 @@ static gpp_status enter(gpp__plan_maker *p, const gpp__entry *e, int device, int
     if (e->kind == GPP__BACKWARD) {
         if (p->first_b[e->j] < 0)
             p->first_b[e->j] = task;
-        p->last_b[e->j] = task;
+        p->last_b[e->j] = p->done_b[e->j] = task;
+        p->done_b[p->spec->stage[e->j].home] = task;
     }
     return GPP_OK;
 }
@@ -162,57 +163,70 @@ static gpp_status check_complete(const gpp__plan_maker *p, gpp_error *err)
 
 /* --- what a task needs */
 
-bool gpp__plan_is_gate(const gpp__plan_maker *p, int j)
-{
-    return p->shape.wait_for_all && (j == 0 || !p->spec->stage[j].gives_grad_input);
-}
-
 static void find_gates(gpp__plan_maker *p)
 {
     int32_t before = -1;
     for (int j = p->n - 1; j >= 0; j--) {
         p->gate_before[j] = before;
-        if (gpp__plan_is_gate(p, j))
+        if (p->shape.wait_for_all && p->gate[j])
             before = p->last_b[j];
     }
 }
 
-int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j, int32_t need[GPP__MAX_NEEDS])
+static int add_need(const gpp__plan_maker *p, int count, int32_t task)
+{
+    if (task >= 0)
+        p->need[count++] = task;
+    return count;
+}
+
+/* What hands partition j the gradient of micro-batch i that comes from partition `to`. */
+static int need_gradient(const gpp__plan_maker *p, int count, int i, int to)
+{
+    int end = p->shape.loss ? GPP__LOSS : GPP__SEED;
+    return add_need(p, count,
+                    to < p->n ? gpp__plan_find(p, GPP__BACKWARD, i, to)
+                              : gpp__plan_find(p, end, i, p->n - 1));
+}
+
+static int need_of_backward(const gpp__plan_maker *p, int i, int j)
+{
+    int count = add_need(p, 0, gpp__plan_find(p, GPP__FORWARD, i, j));
+    count = add_need(p, count, gpp__plan_find(p, GPP__RECOMPUTE, i, j));
+    if (p->reach[j] > j)
+        count = need_gradient(p, count, i, j + 1);
+    for (const int32_t *r = gpp__routes_from(p, j); r < gpp__routes_from(p, j + 1); r++)
+        if (p->plan->route[*r].grad && p->plan->route[*r].to > p->reach[j])
+            count = need_gradient(p, count, i, p->plan->route[*r].to);
+    if (p->gate[j] && gpp__plan_find(p, GPP__BACKWARD, i, j) == p->last_b[j])
+        count = add_need(p, count, p->gate_before[j]);
+    return count;
+}
+
+/* Every partition reads a route from the one before it, so its forward follows from the forwards of
+ * all before it. */
+int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
 {
     const gpp__step_shape *s = &p->shape;
-    int32_t self = gpp__plan_find(p, kind, i, j), list[GPP__MAX_NEEDS + 1];
-    int count = 0, kept = 0;
+    int count;
     switch (kind) {
     case GPP__FORWARD:
-        list[count++] = gpp__plan_find(p, GPP__FORWARD, i, j - 1);
+        count = add_need(p, 0, gpp__plan_find(p, GPP__FORWARD, i, j - 1));
         if (!s->backward && s->window > 0)
-            list[count++] = gpp__plan_find(p, GPP__FORWARD, i - s->window, j + 1);
-        break;
+            count = add_need(p, count, gpp__plan_find(p, GPP__FORWARD, i - s->window, j + 1));
+        return count;
     case GPP__OUTPUT:
     case GPP__LOSS:
     case GPP__RECOMPUTE:
-        list[count++] = gpp__plan_find(p, GPP__FORWARD, i, j);
-        break;
+        return add_need(p, 0, gpp__plan_find(p, GPP__FORWARD, i, j));
     case GPP__BACKWARD:
-        list[count++] = gpp__plan_find(p, GPP__FORWARD, i, j);
-        list[count++] = gpp__plan_find(p, GPP__RECOMPUTE, i, j);
-        if (j == p->n - 1)
-            list[count++] = gpp__plan_find(p, s->loss ? GPP__LOSS : GPP__SEED, i, j);
-        else if (p->spec->stage[j + 1].gives_grad_input)
-            list[count++] = gpp__plan_find(p, GPP__BACKWARD, i, j + 1);
-        if (gpp__plan_is_gate(p, j) && self == p->last_b[j])
-            list[count++] = p->gate_before[j];
-        break;
+        return need_of_backward(p, i, j);
     case GPP__UPDATE:
-        list[count++] = p->last_b[j];
-        if (s->wait_for_all)
-            list[count++] = p->last_b[0];
-        break;
+        count = add_need(p, 0, p->done_b[j]);
+        return s->wait_for_all ? add_need(p, count, p->last_b[0]) : count;
+    default:
+        return 0;
     }
-    for (int k = 0; k < count; k++)
-        if (list[k] >= 0)
-            need[kept++] = list[k];
-    return kept;
 }
 
 /* --- the order */
@@ -233,11 +247,10 @@ typedef struct walk {
 static int32_t missing(const walk *w, int device)
 {
     const gpp__task *t = &w->task[w->start[device] + w->next[device]];
-    int32_t need[GPP__MAX_NEEDS];
-    int count = gpp__plan_needs(w->p, t->kind, t->i, t->j, need);
+    int count = gpp__plan_needs(w->p, t->kind, t->i, t->j);
     for (int k = 0; k < count; k++)
-        if (w->rank[need[k]] < 0)
-            return need[k];
+        if (w->rank[w->p->need[k]] < 0)
+            return w->p->need[k];
     return -1;
 }
 
@@ -314,8 +327,8 @@ static void renumber(walk *w)
     for (size_t k = 0; k < id_count(p); k++)
         if (p->id[k] >= 0)
             p->id[k] = w->rank[p->id[k]];
-    int32_t *const per_partition[] = {p->first_b, p->last_b, p->gate_before};
-    for (int j = 0; j < 3 * p->n; j++) {
+    int32_t *const per_partition[] = {p->first_b, p->last_b, p->done_b, p->gate_before};
+    for (int j = 0; j < 4 * p->n; j++) {
         int32_t *task = &per_partition[j / p->n][j % p->n];
         if (*task >= 0)
             *task = w->rank[*task];
@@ -324,7 +337,7 @@ static void renumber(walk *w)
         for (size_t k = 0; k < plan->count[d]; k++)
             plan->table[d][k] = w->rank[w->start[d] + k];
     for (int j = 0; j < p->n; j++)
-        if (p->first_b[j] >= 0)
+        if (p->first_b[j] >= 0 && !p->spec->accumulate)
             plan->task[p->first_b[j]].first = true;
 }
 
@@ -370,16 +383,17 @@ gpp_status gpp__plan_order(gpp__plan_maker *p, gpp_error *err)
     w.start = calloc(2 * devices, sizeof *w.start);
     w.rank = malloc((2 * tasks + 2 * devices + 1) * sizeof *w.rank);
     p->id = malloc(ids * sizeof *p->id);
-    p->first_b = malloc(3 * (size_t)p->n * sizeof *p->first_b);
+    p->first_b = malloc(4 * (size_t)p->n * sizeof *p->first_b);
     if (!w.task || !w.start || !w.rank || !p->id || !p->first_b) {
         status = gpp__fail(err, GPP_ENOMEM, "order of %zu tasks", tasks);
         goto release;
     }
     memset(p->id, -1, ids * sizeof *p->id);
-    memset(p->first_b, -1, 3 * (size_t)p->n * sizeof *p->first_b);
+    memset(p->first_b, -1, 4 * (size_t)p->n * sizeof *p->first_b);
     memset(w.rank, -1, 2 * tasks * sizeof *w.rank);
     p->last_b = p->first_b + p->n;
-    p->gate_before = p->last_b + p->n;
+    p->done_b = p->last_b + p->n;
+    p->gate_before = p->done_b + p->n;
     w.next = w.start + devices;
     w.waiter = w.rank + tasks;
     w.chain = w.waiter + tasks;

@@ -36,9 +36,9 @@ typedef struct slot_pool {
 
 typedef struct slotter {
     gpp__plan_maker *p;
-    slot_pool *pool;    /* [2 n] */
-    int32_t (*last)[2]; /* [3 cells] a value's last access on each side, in table order; -1 */
-    int32_t *occupant;  /* [3 cells] value that has a slot */
+    slot_pool *pool;    /* [pools] */
+    int32_t (*last)[2]; /* [values] a value's last access on each side, in table order; -1 */
+    int32_t *occupant;  /* [values] value that has a slot */
     int32_t *clock;     /* [devices][devices] */
     int32_t *askers;    /* [tasks] tasks of other devices that will ask for its clock */
     int32_t *stamp;     /* [tasks] where that clock is kept, in units of `devices`; -1 */
@@ -54,13 +54,13 @@ static int side_of(const slot_pool *pool, int device)
     return device == pool->device[0] ? 0 : 1;
 }
 
-/* True when boundary j's activations are still wanted after all forwards. */
-static bool boundary_lasts(const gpp__plan_maker *p, int j)
+/* True when a route's activations are still wanted after all forwards. */
+static bool route_lasts(const gpp__plan_maker *p, const gpp__route *r)
 {
-    const gpp__stage_sizes *stage = p->spec->stage;
-    bool above = j < p->n && (stage[j].backward_reads_input ||
-                              (p->shape.checkpointed > 0 && stage[j].recompute_reads_input));
-    return above || stage[j - 1].backward_reads_output;
+    bool recomputes = p->shape.checkpointed > 0;
+    bool at_producer = r->backward_reads_out || (recomputes && r->recompute_reads_out);
+    bool at_consumer = r->backward_reads_in || (recomputes && r->recompute_reads_in);
+    return at_producer || (r->to < p->n && at_consumer);
 }
 
 /* Between a forward and the backward that is planned apart from it, activation i is in slot i, and
@@ -68,25 +68,24 @@ static bool boundary_lasts(const gpp__plan_maker *p, int j)
  * that does not outlive its plan. */
 static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
 {
-    int row = value / p->m, i = value % p->m, c = p->shape.checkpointed;
+    int row = value / p->m, i = value % p->m, c = p->shape.checkpointed, j = row - 2 * p->routes;
     if (!gpp__plan_is_half(p))
         return -1;
-    if (row < p->n)
-        return boundary_lasts(p, row + 1) ? i : -1;
-    return row >= 2 * p->n && i >= c && p->spec->stage[row - 2 * p->n].tape > 0 ? i - c : -1;
+    if (row < p->routes)
+        return route_lasts(p, &p->plan->route[row]) ? i : -1;
+    return j >= 0 && i >= c && p->spec->stage[j].tape > 0 ? i - c : -1;
 }
 
 static void make_pools(slotter *s)
 {
     const gpp__plan_maker *p = s->p;
-    const int *device_of = p->shape.device_of;
-    for (int k = 0; k < 2 * p->n; k++) {
+    for (int k = 0; k < p->pools; k++) {
         slot_pool *pool = &s->pool[k];
-        bool boundary = k < p->n - 1;
-        pool->device[0] = device_of[k < p->n ? k : k - p->n];
-        pool->device[1] = boundary ? device_of[k + 1] : pool->device[0];
+        bool tape = k >= p->routes;
+        pool->device[0] = tape ? p->shape.device_of[k - p->routes] : gpp__route_producer(p, k);
+        pool->device[1] = tape ? pool->device[0] : gpp__route_consumer(p, k);
         pool->sides = pool->device[0] == pool->device[1] ? 1 : 2;
-        pool->occupants = (size_t)p->m * (size_t)(k < p->n ? 2 * k : p->n + k);
+        pool->occupants = (size_t)p->m * (size_t)(tape ? p->routes + k : 2 * k);
     }
 }
 
@@ -116,8 +115,8 @@ static void count_askers(slotter *s)
     const gpp__plan *plan = s->p->plan;
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        int32_t need[GPP__MAX_NEEDS];
-        int count = gpp__plan_needs(s->p, t->kind, t->i, t->j, need);
+        const int32_t *need = s->p->need;
+        int count = gpp__plan_needs(s->p, t->kind, t->i, t->j);
         for (int a = 0; a < count; a++)
             s->askers[need[a]] += plan->task[need[a]].device != t->device;
     }
@@ -127,8 +126,9 @@ static void count_askers(slotter *s)
 static void take_clocks(slotter *s, const gpp__task *t)
 {
     size_t devices = (size_t)s->p->shape.devices;
-    int32_t *own = clock_of(s, t->device), need[GPP__MAX_NEEDS];
-    int count = gpp__plan_needs(s->p, t->kind, t->i, t->j, need);
+    const int32_t *need = s->p->need;
+    int32_t *own = clock_of(s, t->device);
+    int count = gpp__plan_needs(s->p, t->kind, t->i, t->j);
     for (int a = 0; a < count; a++) {
         const gpp__task *needed = &s->p->plan->task[need[a]];
         if (needed->device == t->device)
@@ -219,7 +219,7 @@ static int32_t take_slot(slotter *s, slot_pool *pool, int device)
 /* The slots of values that outlive this plan or are left from an earlier one. */
 static bool occupy_fixed(slotter *s)
 {
-    for (int32_t value = 0; value < (int32_t)(3 * s->p->cells); value++) {
+    for (int32_t value = 0; value < s->p->values; value++) {
         int32_t slot = fixed_slot(s->p, value);
         slot_pool *pool = &s->pool[gpp__value_pool(s->p, value)];
         s->p->slot[value] = slot;
@@ -260,7 +260,7 @@ static bool visit(slotter *s, size_t k)
 
 static bool visit_all(slotter *s)
 {
-    memset(s->last, -1, 3 * s->p->cells * sizeof *s->last);
+    memset(s->last, -1, (size_t)s->p->values * sizeof *s->last);
     make_pools(s);
     find_last_accesses(s);
     count_askers(s);
@@ -269,7 +269,7 @@ static bool visit_all(slotter *s)
     for (size_t k = 0; k < s->p->plan->tasks; k++)
         if (!visit(s, k))
             return false;
-    for (int k = 0; k < 2 * s->p->n; k++)
+    for (int k = 0; k < s->p->pools; k++)
         s->p->pool_slots[k] = s->pool[k].slots;
     return true;
 }
@@ -280,13 +280,13 @@ static bool slotter_init(slotter *s)
     size_t devices = (size_t)p->shape.devices, tasks = p->plan->tasks, clocks;
     if (!gpp__mul(devices, devices, &clocks))
         return false;
-    s->pool = calloc(2 * (size_t)p->n, sizeof *s->pool);
-    s->last = malloc(3 * p->cells * sizeof *s->last);
-    s->occupant = malloc(3 * p->cells * sizeof *s->occupant);
+    s->pool = calloc((size_t)p->pools, sizeof *s->pool);
+    s->last = malloc((size_t)p->values * sizeof *s->last);
+    s->occupant = malloc((size_t)p->values * sizeof *s->occupant);
     s->clock = malloc(clocks * sizeof *s->clock);
     s->askers = calloc(2 * tasks + 1, sizeof *s->askers);
-    p->slot = malloc(3 * p->cells * sizeof *p->slot);
-    p->pool_slots = calloc(2 * (size_t)p->n, sizeof *p->pool_slots);
+    p->slot = malloc((size_t)p->values * sizeof *p->slot);
+    p->pool_slots = calloc((size_t)p->pools, sizeof *p->pool_slots);
     if (!s->pool || !s->last || !s->occupant || !s->clock || !s->askers || !p->slot ||
         !p->pool_slots)
         return false;
@@ -299,7 +299,7 @@ gpp_status gpp__plan_slots(gpp__plan_maker *p, gpp_error *err)
 {
     slotter s = {.p = p};
     bool done = slotter_init(&s) && visit_all(&s);
-    for (int k = 0; s.pool && k < 2 * p->n; k++) {
+    for (int k = 0; s.pool && k < p->pools; k++) {
         gpp__heap_release(&s.pool[k].heap[0]);
         gpp__heap_release(&s.pool[k].heap[1]);
     }

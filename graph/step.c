@@ -34,8 +34,8 @@ static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp_
     starpu_data_handle_t *handles = task->handles;
     enum starpu_data_access_mode *modes = task->modes;
     if (t->access_count > STARPU_NMAXBUFS) {
-        handles = task->dyn_handles = malloc(t->access_count * sizeof *handles);
-        modes = task->dyn_modes = malloc(t->access_count * sizeof *modes);
+        handles = task->dyn_handles = malloc((size_t)t->access_count * sizeof *handles);
+        modes = task->dyn_modes = malloc((size_t)t->access_count * sizeof *modes);
         if (!handles || !modes)
             return false;
     }
@@ -96,6 +96,7 @@ static void drain(gpp_pipe *p, const gpp__exec *e, size_t submitted)
 static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
     p->last = NULL;
+    p->ran = true;
     gpp_status status = number_tasks(p, e, err);
     if (status != GPP_OK)
         return status;
@@ -116,115 +117,7 @@ static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
     return status;
 }
 
-/* --- the caller's tensors
- * ------------------------------------------------------------------------------------------ */
-
-static void tensor_text(const gpp_tensor *t, char *out, size_t size)
-{
-    size_t at = (size_t)snprintf(out, size, "(");
-    for (int k = 0; k < t->rank && k < GPP_MAX_RANK && at < size; k++)
-        at += (size_t)snprintf(out + at, size - at, "%s%lld", k ? ", " : "", (long long)t->dim[k]);
-    if (at < size)
-        snprintf(out + at, size - at, ")");
-}
-
-static gpp_status mismatch(const char *name, const gpp_tensor *t, const gpp__desc *d, int64_t rows,
-                           gpp_error *err)
-{
-    char found[96], expected[96], batch[24] = "B";
-    tensor_text(t, found, sizeof found);
-    gpp__desc_text(d, expected, sizeof expected);
-    if (rows >= 0)
-        snprintf(batch, sizeof batch, "%lld", (long long)rows);
-    return gpp__fail(err, GPP_ESHAPE, "%s is %s %s, expected %s with %s rows of %s", name,
-                     t->dtype == GPP_F32   ? "float32"
-                     : t->dtype == GPP_I64 ? "int64"
-                                           : "of unknown type",
-                     found, d->dtype == GPP_F32 ? "float32" : "int64", batch, expected);
-}
-
-/** Checks `t` against rows of `d`; @param rows in: expected, or -1 for any; out: the tensor's. */
-static gpp_status take_rows(const char *name, const gpp_tensor *t, const gpp__desc *d,
-                            int64_t *rows, gpp__rows *out, gpp_error *err)
-{
-    if (!t)
-        return gpp__fail(err, GPP_EINVAL, "%s is NULL", name);
-    bool fits = t->dtype == d->dtype && t->rank == d->rank + 1 && t->dim[0] >= 0;
-    for (int k = 0; fits && k < d->rank; k++)
-        fits = t->dim[k + 1] == d->dim[k];
-    if (!fits || (*rows >= 0 && t->dim[0] != *rows))
-        return mismatch(name, t, d, *rows, err);
-    if (!t->data && t->dim[0] > 0)
-        return gpp__fail(err, GPP_EINVAL, "%s has %lld rows but no data", name,
-                         (long long)t->dim[0]);
-    *rows = t->dim[0];
-    *out = (gpp__rows){t->data, gpp__desc_bytes(d)};
-    return GPP_OK;
-}
-
-/* --- steps
- * ---------------------------------------------------------------------------------------------------------
- */
-
-/** A call's tensors, all optional. */
-typedef struct call {
-    unsigned flags;
-    const gpp_tensor *x, *target, *y, *grad_y, *grad_x;
-} call;
-
-static bool overlap(const gpp__rows *a, const gpp__rows *b, int64_t rows)
-{
-    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
-    return x && y && x < y + (size_t)rows * b->bytes && y < x + (size_t)rows * a->bytes;
-}
-
-/** Tasks write outputs while others still read inputs, so they must not share memory. */
-static gpp_status outputs_apart(const gpp__job *job, int64_t rows, gpp_error *err)
-{
-    const struct {
-        const char *name;
-        const gpp__rows *rows;
-    } out[] = {{"y", &job->y}, {"grad_x", &job->grad_x}},
-      in[] = {{"x", &job->x}, {"target", &job->target}, {"grad_y", &job->grad_y}};
-    for (int o = 0; o < 2; o++)
-        for (int i = 0; i < 3; i++)
-            if (overlap(out[o].rows, in[i].rows, rows))
-                return gpp__fail(err, GPP_EINVAL, "%s and %s overlap in memory", out[o].name,
-                                 in[i].name);
-    return GPP_OK;
-}
-
-static gpp_status set_job(gpp_pipe *p, const call *c, int64_t *rows, gpp_error *err)
-{
-    gpp__job *job = &p->job;
-    const gpp__desc *x = &p->model->input[0], *y = &p->y_desc;
-    *rows = -1;
-    job->x = job->y = job->target = job->grad_y = job->grad_x = (gpp__rows){0};
-    gpp_status status = take_rows("x", c->x, x, rows, &job->x, err);
-    if (status == GPP_OK && c->target)
-        status = take_rows("target", c->target, &p->target_desc, rows, &job->target, err);
-    if (status == GPP_OK && c->y)
-        status = take_rows("y", c->y, y, rows, &job->y, err);
-    if (status == GPP_OK && c->grad_y)
-        status = take_rows("grad_y", c->grad_y, y, rows, &job->grad_y, err);
-    if (status == GPP_OK && c->grad_x)
-        status = take_rows("grad_x", c->grad_x, x, rows, &job->grad_x, err);
-    if (status == GPP_OK)
-        status = outputs_apart(job, *rows, err);
-    job->batch_rows = *rows;
-    job->training = c->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP);
-    job->nan_is_error = p->nan_is_error;
-    job->loss = p->loss;
-    job->loss_attr = p->loss_attr;
-    job->y_desc = &p->y_desc;
-    job->optimizer = p->optimizer;
-    job->optimizer_attr = p->optimizer_attr;
-    job->seed = p->seed;
-    bool goes_back_only = (c->flags & GPP__DO_BACKWARD) && !(c->flags & GPP__DO_FORWARD);
-    job->step = goes_back_only ? p->kept_step : p->steps;
-    job->update = p->updates + 1;
-    return status;
-}
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static gpp_status usable(const gpp_pipe *p, gpp_error *err)
 {
@@ -235,38 +128,79 @@ static gpp_status usable(const gpp_pipe *p, gpp_error *err)
     return GPP_OK;
 }
 
-/** After a failure: gradients are gone; and when a partition was updated before it, so is
- * consistency. */
-static void after_failure(gpp_pipe *p, unsigned flags)
+static void set_job(gpp_pipe *p, unsigned flags, uint64_t step)
+{
+    gpp__job *job = &p->job;
+    job->training = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    job->nan_is_error = p->nan_is_error;
+    job->loss = p->loss;
+    job->loss_attr = p->loss_attr;
+    job->y_desc = &p->y_desc;
+    job->optimizer = p->optimizer;
+    job->optimizer_attr = p->optimizer_attr;
+    job->seed = p->seed;
+    job->step = step;
+    job->update = p->updates + 1;
+}
+
+/** After a failure: gradients are gone; what was updated before it is put back, or, where nothing
+ * that may fail was known of, consistency is gone. */
+static void after_failure(gpp_pipe *p, const gpp__exec *e)
+{
+    if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
+        p->has_grads = p->pending = false;
+    if (!atomic_load(&p->job.updates))
+        return;
+    if (p->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
+        return;
+    p->broken = true;
+    gpp__log(GPP_LOG_ERROR,
+             "a layer that cannot fail has failed after %d partitions were updated: %s",
+             atomic_load(&p->job.updates), p->job.error.msg);
+}
+
+static void after_success(gpp_pipe *p, unsigned flags)
 {
     if (flags & GPP__DO_BACKWARD)
-        p->has_grads = false;
-    if (atomic_load(&p->job.updates)) {
-        p->broken = true;
-        gpp__log(GPP_LOG_ERROR,
-                 "a layer that cannot fail has failed after %d partitions were updated: %s",
-                 atomic_load(&p->job.updates), p->job.error.msg);
+        p->has_grads = p->pending = true;
+    if (flags & GPP__DO_UPDATE) {
+        p->updates++;
+        p->pending = false;
+        gpp__discard_kept(p);
     }
 }
 
-static gpp_status run_call(gpp_pipe *p, const call *c, int64_t *rows, gpp_error *err)
+static gpp_status run_step(gpp_pipe *p, gpp__exec *e, uint64_t step, gpp_error *err)
 {
-    gpp_status status = set_job(p, c, rows, err);
-    if (status != GPP_OK)
-        return status;
-    gpp__exec *e;
-    status = gpp__exec_get(p, c->flags, *rows, &e, err);
-    if (status != GPP_OK)
-        return status;
-    p->kept_rows = -1;
-    status = run_exec(p, e, err);
+    set_job(p, e->flags, step);
+    gpp_status status = run_exec(p, e, err);
     if (status != GPP_OK) {
-        after_failure(p, c->flags);
+        after_failure(p, e);
         return status;
     }
-    p->has_grads |= (c->flags & GPP__DO_BACKWARD) != 0;
-    p->updates += (c->flags & GPP__DO_UPDATE) != 0;
-    return GPP_OK;
+    after_success(p, e->flags);
+    return gpp__commit_statistics(p, e, err);
+}
+
+/* @param kept  index of the kept forward whose buffers it uses, -1: none */
+static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gpp__batch *rows,
+                           gpp_error *err)
+{
+    char *room[GPP__MAX_TENSORS] = {NULL};
+    gpp__exec *e;
+    if ((c.flags & GPP__DO_BACKWARD) && p->adds && p->pending)
+        c.flags |= GPP__DO_ADD;
+    gpp_status status = gpp__take_tensors(p, &c, rows, err);
+    if (status == GPP_OK)
+        status = gpp__exec_get(p, c.flags, rows, kept + 1, &e, err);
+    if (status != GPP_OK)
+        return status;
+    int pieces = e->plan->shape.micro_batches;
+    status = gpp__split_fixed_gradients(p, pieces, room, err);
+    if (status == GPP_OK)
+        status = run_step(p, e, step, err);
+    gpp__join_fixed_gradients(p, pieces, room, status == GPP_OK);
+    return status;
 }
 
 /** Sum of the micro-batches' parts, in their order. */
@@ -299,21 +233,17 @@ static gpp_status need_optimizer(const gpp_pipe *p, gpp_error *err)
                                     "this pipe was made without an optimizer (options.optimizer)");
 }
 
-static gpp_status train(gpp_pipe *p, unsigned more, const gpp_tensor *x, const gpp_tensor *target,
-                        const gpp_tensor *y, double *loss, gpp_error *err)
+static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
 {
     gpp_status status = need_loss(p, err);
     if (status != GPP_OK)
         return status;
-    if (!target)
+    if (!c.target)
         return gpp__fail(err, GPP_EINVAL, "target is NULL");
-    call c = {.flags = GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD | more |
-                       (y ? GPP__DO_OUTPUTS : 0),
-              .x = x,
-              .target = target,
-              .y = y};
-    int64_t rows;
-    status = run_call(p, &c, &rows, err);
+    c.flags |= GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD | (c.y ? GPP__DO_OUTPUTS : 0) |
+               (c.grad_x ? GPP__DO_GRAD_INPUT : 0);
+    gpp__batch rows;
+    status = run_call(p, c, -1, p->steps, &rows, err);
     if (status != GPP_OK)
         return status;
     p->steps++;
@@ -326,55 +256,108 @@ gpp_status gpp_pipe_step(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *tar
     gpp_status status = usable(p, err);
     if (status == GPP_OK)
         status = need_optimizer(p, err);
-    return status == GPP_OK ? train(p, GPP__DO_UPDATE, x, target, y, loss, err) : status;
+    gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
+    return status == GPP_OK ? train(p, c, loss, err) : status;
 }
 
 gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
-                              const gpp_tensor *y, double *loss, gpp_error *err)
+                              const gpp_tensor *y, const gpp_tensor *grad_x, double *loss,
+                              gpp_error *err)
 {
     gpp_status status = usable(p, err);
-    return status == GPP_OK ? train(p, 0, x, target, y, loss, err) : status;
+    gpp__call c = {.x = x, .target = target, .y = y, .grad_x = grad_x};
+    return status == GPP_OK ? train(p, c, loss, err) : status;
 }
 
-gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *y, gpp_error *err)
+/* --- forward now, backward later ---------------------------------------------------------------
+ */
+
+/* Index of a kept forward, -1: there is none of this name. */
+static int kept_index(const gpp_pipe *p, int pass)
+{
+    for (int q = 0; pass == -1 && q < p->kepts; q++)
+        if (p->kept[q].used && p->kept[q].alone)
+            return q;
+    return pass >= 0 && pass < p->kepts && p->kept[pass].used ? pass : -1;
+}
+
+gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *y, int *pass,
+                            gpp_error *err)
 {
     gpp_status status = usable(p, err);
     if (status != GPP_OK)
         return status;
-    call c = {.flags = GPP__DO_FORWARD | GPP__DO_KEEP | GPP__DO_GRAD_INPUT | GPP__DO_OUTPUTS,
-              .x = x,
-              .y = y};
     if (!y)
         return gpp__fail(err, GPP_EINVAL, "y is NULL");
-    int64_t rows;
-    status = run_call(p, &c, &rows, err);
-    if (status == GPP_OK) {
-        p->kept_rows = rows;
-        p->kept_step = p->steps++;
-    }
-    return status;
+    int index = pass ? -1 : kept_index(p, -1);
+    if (index >= 0)
+        p->kept[index].used = false;
+    else
+        status = gpp__kept_find(p, &index, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__call c = {.flags = GPP__DO_FORWARD | GPP__DO_KEEP | GPP__DO_GRAD_INPUT | GPP__DO_OUTPUTS,
+                   .x = x,
+                   .y = y};
+    gpp__batch rows;
+    status = run_call(p, c, index, p->steps, &rows, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__kept *k = &p->kept[index];
+    k->used = true;
+    k->alone = !pass;
+    k->rows = rows;
+    k->step = p->steps++;
+    if (pass)
+        *pass = index;
+    return GPP_OK;
 }
 
-gpp_status gpp_pipe_backward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *grad_y,
+static gpp_status same_rows(const gpp_pipe *p, const gpp__kept *k, const gpp_tensor *x,
+                            gpp_error *err)
+{
+    for (int t = 0; t < p->network->inputs; t++) {
+        int batch = p->network->value[p->network->input[t]].desc.batch;
+        if (batch != GPP_ROWS_FIXED && x[t].dim[0] != k->rows.rows[batch])
+            return gpp__fail(err, GPP_ESHAPE, "x has %lld rows, the forward had %lld",
+                             (long long)x[t].dim[0], (long long)k->rows.rows[batch]);
+    }
+    return GPP_OK;
+}
+
+gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const gpp_tensor *grad_y,
                              const gpp_tensor *grad_x, gpp_error *err)
 {
     gpp_status status = usable(p, err);
     if (status != GPP_OK)
         return status;
-    if (p->kept_rows < 0)
-        return gpp__fail(
-            err, GPP_ESTATE,
-            "there is no forward to go back from: call gpp_pipe_forward first, and run "
-            "nothing else in between");
-    if (!grad_y)
-        return gpp__fail(err, GPP_EINVAL, "grad_y is NULL");
-    if (x && x->dim[0] != p->kept_rows)
-        return gpp__fail(err, GPP_ESHAPE, "x has %lld rows, the forward had %lld",
-                         (long long)x->dim[0], (long long)p->kept_rows);
-    call c = {
+    int index = kept_index(p, pass);
+    if (index < 0)
+        return gpp__fail(err, GPP_ESTATE,
+                         "there is no forward to go back from: call gpp_pipe_forward first; an "
+                         "update, or setting a parameter, discards it");
+    if (!x || !grad_y)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", x ? "grad_y" : "x");
+    status = same_rows(p, &p->kept[index], x, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__call c = {
         .flags = GPP__DO_BACKWARD | GPP__DO_GRAD_INPUT, .x = x, .grad_y = grad_y, .grad_x = grad_x};
-    int64_t rows;
-    return run_call(p, &c, &rows, err);
+    gpp__batch rows;
+    p->ran = false;
+    status = run_call(p, c, index, p->kept[index].step, &rows, err);
+    if (p->ran)
+        p->kept[index].used = false;
+    return status;
+}
+
+gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
+{
+    int index = p ? kept_index(p, pass) : -1;
+    if (index < 0)
+        return gpp__fail(err, p ? GPP_ESTATE : GPP_EINVAL, "there is no such forward");
+    p->kept[index].used = false;
+    return GPP_OK;
 }
 
 gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
@@ -387,17 +370,34 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
         return status;
     if (loss && !target)
         return gpp__fail(err, GPP_EINVAL, "a loss is wanted but target is NULL");
-    call c = {.flags = GPP__DO_FORWARD | (target ? GPP__DO_LOSS : 0) | (y ? GPP__DO_OUTPUTS : 0),
-              .x = x,
-              .target = target,
-              .y = y};
-    int64_t rows;
-    status = run_call(p, &c, &rows, err);
+    gpp__call c = {.flags =
+                       GPP__DO_FORWARD | (target ? GPP__DO_LOSS : 0) | (y ? GPP__DO_OUTPUTS : 0),
+                   .x = x,
+                   .target = target,
+                   .y = y};
+    gpp__batch rows;
+    status = run_call(p, c, -1, p->steps, &rows, err);
     return status == GPP_OK ? read_loss(p, target ? loss : NULL, err) : status;
 }
 
-/* --- the update alone
- * ---------------------------------------------------------------------------------------------- */
+/* --- gradients at hand -------------------------------------------------------------------------
+ */
+
+gpp_status gpp_pipe_accumulate(gpp_pipe *p, bool on, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        p->adds = on;
+    return status;
+}
+
+gpp_status gpp_pipe_discard_gradients(gpp_pipe *p, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        p->has_grads = p->pending = false;
+    return status;
+}
 
 gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
 {
@@ -409,20 +409,9 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
     if (!p->has_grads)
         return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
     gpp__exec *e;
-    status = gpp__exec_get(p, GPP__DO_UPDATE, 0, &e, err);
-    if (status != GPP_OK)
-        return status;
-    p->job.update = p->updates + 1;
-    p->job.training = true;
-    p->job.optimizer = p->optimizer;
-    p->job.optimizer_attr = p->optimizer_attr;
-    p->kept_rows = -1;
-    status = run_exec(p, e, err);
-    if (status == GPP_OK)
-        p->updates++;
-    else
-        after_failure(p, GPP__DO_UPDATE);
-    return status;
+    gpp__batch none = {{0}};
+    status = gpp__exec_get(p, GPP__DO_UPDATE, &none, 0, &e, err);
+    return status == GPP_OK ? run_step(p, e, p->steps, err) : status;
 }
 
 gpp_status gpp_pipe_set_lr(gpp_pipe *p, double lr, gpp_error *err)

@@ -16,6 +16,7 @@
 #include <gridpipe/error.h>
 #include <gridpipe/log.h>
 #include <gridpipe/model.h>
+#include <gridpipe/operator.h>
 #include <gridpipe/pipe.h>
 
 #endif

@@ -77,13 +77,16 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 
 test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed)
 {
-    const gpp__desc *x = &pipe->model->input[0];
+    const gpp__desc *x = &pipe->network->value[pipe->network->input[0]].desc;
     test_batch b = {tensor_of(x, rows),
                     {0},
                     tensor_of(&pipe->y_desc, rows),
                     tensor_of(&pipe->y_desc, rows),
                     tensor_of(x, rows)};
-    test_fill(b.x.data, test_tensor_count(&b.x), seed, -1, 1);
+    if (x->dtype == GPP_F32)
+        test_fill(b.x.data, test_tensor_count(&b.x), seed, -1, 1);
+    for (int64_t k = 0; x->dtype == GPP_I64 && k < test_tensor_count(&b.x); k++)
+        ((int64_t *)b.x.data)[k] = (int64_t)((seed + (uint64_t)k * 5) % 7);
     test_fill(b.grad_y.data, test_tensor_count(&b.grad_y), seed + 1, -1, 1);
     if (!pipe->loss)
         return b;
@@ -198,7 +201,7 @@ static bool fails(const gpp__kernel *k, const gpp__run *run, test_fault now)
 {
     const faulty_attr *a = k->layer->attr;
     const test_fault_at *f = &test_faults[a->id];
-    return f->when == now && (f->row0 < 0 || f->row0 == run->row0);
+    return f->when == now && (f->row0 < 0 || f->row0 == run->row0[0]);
 }
 
 static gpp_status faulty_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
@@ -305,4 +308,47 @@ const gpp_op test_op_spin = {
     .prepare = faulty_prepare,
     .forward = spin_forward,
     .backward = spin_backward,
+};
+
+/* --- an operator of a user ----------------------------------------------------------------------
+ */
+
+static gpp_status muladd_infer(gpp_signature *s)
+{
+    if (s->inputs != 2 || memcmp(&s->in[0], &s->in[1], sizeof s->in[0]))
+        return gpp__fail(s->err, GPP_ESHAPE, "muladd takes two tensors of one shape");
+    s->outputs = 2;
+    s->out[0] = s->out[1] = s->in[0];
+    return GPP_OK;
+}
+
+static gpp_status muladd_forward(gpp_call *c)
+{
+    const float *a = c->in[0].data, *b = c->in[1].data;
+    float *product = c->out[0].data, *sum = c->out[1].data;
+    for (int64_t k = 0; k < test_tensor_count(&c->in[0]); k++) {
+        product[k] = a[k] * b[k];
+        sum[k] = a[k] + b[k];
+    }
+    return GPP_OK;
+}
+
+static gpp_status muladd_backward(gpp_call *c)
+{
+    const float *a = c->in[0].data, *b = c->in[1].data;
+    const float *product = c->grad_out[0].data, *sum = c->grad_out[1].data;
+    float *to[2] = {c->grad_in[0].data, c->grad_in[1].data};
+    const float *factor[2] = {b, a};
+    for (int t = 0; t < 2; t++)
+        for (int64_t k = 0; to[t] && k < test_tensor_count(&c->in[0]); k++)
+            to[t][k] = (product ? product[k] * factor[t][k] : 0) + (sum ? sum[k] : 0);
+    return GPP_OK;
+}
+
+const gpp_operator test_op_muladd = {
+    .name = "muladd",
+    .flags = GPP_OP_NEEDS_INPUT,
+    .infer = muladd_infer,
+    .forward = muladd_forward,
+    .backward = muladd_backward,
 };

@@ -70,4 +70,7 @@ extern const gpp_op test_op_faulty;
 /** An operator that passes its input on after busy-waiting: keys forward_us, backward_us. */
 extern const gpp_op test_op_spin;
 
+/** (a, b) -> (a·b, a+b), as a user would register it. */
+extern const gpp_operator test_op_muladd;
+
 #endif

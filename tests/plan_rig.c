@@ -11,22 +11,28 @@ int plan_rig_checkpointed(int mode, int m)
     return mode == 0 ? m : mode == 1 ? m - 1 : 0;
 }
 
+int plan_rig_route(plan_rig *r, int from, int to, const char *name)
+{
+    int count = r->spec.routes++, out = 0, in = 0;
+    cr_assert_lt(count, PLAN_RIG_R);
+    for (int k = 0; k < count; k++) {
+        out += r->route[k].from == from;
+        in += r->route[k].to == to;
+    }
+    r->route[count] = (gpp__route){.from = from,
+                                   .to = to,
+                                   .out_port = out,
+                                   .in_port = in,
+                                   .bytes = 100,
+                                   .grad = true,
+                                   .recompute_reads_in = true,
+                                   .name = name};
+    return count;
+}
+
 void plan_rig_init(plan_rig *r, plan_rig_kind kind, int n, int m, int mode)
 {
     memset(r, 0, sizeof *r);
-    for (int j = 0; j < n; j++) {
-        r->device_of[j] = r->node_of[j] = j;
-        r->stage[j] = (gpp__stage_sizes){.params = 640,
-                                         .grads = 320,
-                                         .optimizer = 128,
-                                         .input = 100,
-                                         .output = 100,
-                                         .tape = 1000,
-                                         .scratch = 64,
-                                         .recompute_reads_input = true,
-                                         .gives_grad_input = j > 0,
-                                         .trains = true};
-    }
     r->spec = (gpp__plan_spec){.shape = {.partitions = n,
                                          .micro_batches = m,
                                          .devices = n,
@@ -39,15 +45,33 @@ void plan_rig_init(plan_rig *r, plan_rig_kind kind, int n, int m, int mode)
                                          .update = kind == TRAIN,
                                          .keep = kind == KEEP},
                                .schedule = &gpp__schedule_gpipe};
+    for (int j = 0; j < n; j++) {
+        r->device_of[j] = r->node_of[j] = j;
+        r->stage[j] = (gpp__stage_sizes){.params = 640,
+                                         .grads = 320,
+                                         .optimizer = 128,
+                                         .tape = 1000,
+                                         .scratch = 64,
+                                         .stats = 16,
+                                         .home = j,
+                                         .trains = true};
+        plan_rig_route(r, j, j + 1, NULL);
+    }
+}
+
+const gpp__plan_spec *plan_rig_spec(plan_rig *r)
+{
+    r->spec.shape.device_of = r->device_of;
+    r->spec.stage = r->stage;
+    r->spec.route = r->route;
+    return &r->spec;
 }
 
 gpp__plan *plan_rig_plan(plan_rig *r)
 {
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
-    r->spec.shape.device_of = r->device_of;
-    r->spec.stage = r->stage;
-    cr_assert_eq(gpp__plan_new(&plan, &r->spec, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__plan_new(&plan, plan_rig_spec(r), &err), GPP_OK, "%s", err.msg);
     return plan;
 }
 
@@ -78,11 +102,8 @@ bool plan_rig_coin(void)
     return plan_rig_random(2);
 }
 
-void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
+static void draw_step(plan_rig *r, plan_rig_kind kind, int devices)
 {
-    int n = 1 + (int)plan_rig_random(PLAN_RIG_N), m = 1 + (int)plan_rig_random(PLAN_RIG_M),
-        devices = 1 + (int)plan_rig_random(PLAN_RIG_N);
-    plan_rig_init(r, kind, n, m, (int)plan_rig_random(3));
     r->spec.shape.devices = devices;
     r->spec.shape.ascending = plan_rig_coin();
     r->spec.shape.outputs = r->spec.shape.forward && plan_rig_coin();
@@ -90,18 +111,55 @@ void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
     r->spec.wait_for_all = r->spec.shape.update && plan_rig_random(4) == 0;
     r->spec.window = kind == EVALUATE ? (int)plan_rig_random(4) : 0;
     r->spec.node_of = plan_rig_coin() ? r->node_of : NULL;
-    for (int j = 0; j < n; j++) {
-        gpp__stage_sizes *s = &r->stage[j];
-        r->device_of[j] = (int)plan_rig_random((unsigned)devices);
-        r->node_of[j] = (int)plan_rig_random(2);
-        s->backward_reads_input = plan_rig_coin();
-        s->backward_reads_output = plan_rig_coin();
-        s->recompute_reads_input = plan_rig_coin();
-        s->trains = plan_rig_random(4) > 0;
-        s->tape = plan_rig_random(4) ? 1 + plan_rig_random(2000) : 0;
-        s->scratch = plan_rig_random(3) ? plan_rig_random(500) : 0;
-        s->input = plan_rig_random(5) ? plan_rig_random(300) : 0;
-        if (j > 0 && plan_rig_random(8) == 0)
-            s->gives_grad_input = false;
+    r->spec.accumulate = plan_rig_coin();
+    r->spec.statistics = plan_rig_coin();
+    r->spec.backup = plan_rig_coin();
+}
+
+/* Itself, or one before it on its device that is its own. */
+static int draw_home(const plan_rig *r, int j)
+{
+    for (int k = 0; k < j; k++)
+        if (r->device_of[k] == r->device_of[j] && r->stage[k].home == k && plan_rig_coin())
+            return k;
+    return j;
+}
+
+static void draw_stage(plan_rig *r, int j, int devices)
+{
+    gpp__stage_sizes *s = &r->stage[j];
+    r->device_of[j] = (int)plan_rig_random((unsigned)devices);
+    r->node_of[j] = (int)plan_rig_random(2);
+    s->home = draw_home(r, j);
+    s->trains = plan_rig_random(4) > 0;
+    s->tape = plan_rig_random(4) ? 1 + plan_rig_random(2000) : 0;
+    s->scratch = plan_rig_random(3) ? plan_rig_random(500) : 0;
+    s->stats = plan_rig_random(100);
+}
+
+static void draw_route(gpp__route *route)
+{
+    route->bytes = 1 + plan_rig_random(300);
+    route->grad = plan_rig_random(5) > 0;
+    route->backward_reads_in = plan_rig_coin();
+    route->backward_reads_out = plan_rig_coin();
+    route->recompute_reads_in = plan_rig_coin();
+    route->recompute_reads_out = plan_rig_random(4) == 0;
+}
+
+void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
+{
+    int n = 1 + (int)plan_rig_random(PLAN_RIG_N), m = 1 + (int)plan_rig_random(PLAN_RIG_M),
+        devices = 1 + (int)plan_rig_random(PLAN_RIG_N);
+    plan_rig_init(r, kind, n, m, (int)plan_rig_random(3));
+    draw_step(r, kind, devices);
+    for (int j = 0; j < n; j++)
+        draw_stage(r, j, devices);
+    for (int more = (int)plan_rig_random(7); more > 0; more--) {
+        int from = (int)plan_rig_random((unsigned)n);
+        int to = from + 1 + (int)plan_rig_random((unsigned)(n - from));
+        plan_rig_route(r, from, to, plan_rig_coin() ? "skip" : NULL);
     }
+    for (int k = 0; k < r->spec.routes; k++)
+        draw_route(&r->route[k]);
 }

@@ -8,12 +8,17 @@
 
 #include "graph/plan.h"
 
-enum { PLAN_RIG_N = 6, PLAN_RIG_M = 9 }; /* most partitions (and devices), micro-batches drawn */
+enum {
+    PLAN_RIG_N = 6, /* most partitions (and devices), */
+    PLAN_RIG_M = 9, /* micro-batches, */
+    PLAN_RIG_R = 14 /* routes */
+};
 
 /** A spec and what it points to. */
 typedef struct plan_rig {
     gpp__plan_spec spec;
     gpp__stage_sizes stage[PLAN_RIG_N];
+    gpp__route route[PLAN_RIG_R]; /* route j < n goes from partition j to j + 1 */
     int device_of[PLAN_RIG_N], node_of[PLAN_RIG_N];
 } plan_rig;
 
@@ -27,14 +32,18 @@ typedef enum plan_rig_kind {
     BACK      /* ... backward from the caller's gradients */
 } plan_rig_kind;
 
-/** n partitions on n devices whose backwards read nothing but tapes and gradients. */
+/** n partitions on n devices in a chain, whose backwards read nothing but tapes and gradients. */
 void plan_rig_init(plan_rig *r, plan_rig_kind kind, int n, int m, int mode);
-/** Partitions of any size and need on any devices. */
+/** One more route, with a gradient, read by a recompute at its end. Returns its number. */
+int plan_rig_route(plan_rig *r, int from, int to, const char *name);
+/** Partitions of any size and need on any devices, and any routes between them. */
 void plan_rig_draw(plan_rig *r, plan_rig_kind kind);
+/** Point the spec to the rig's arrays. */
+const gpp__plan_spec *plan_rig_spec(plan_rig *r);
 /** The plan, which there must be. Free with gpp__plan_free. */
 gpp__plan *plan_rig_plan(plan_rig *r);
 
-/** Buffers of a class for partition (boundary, device) j. */
+/** Buffers of a class for partition (route, device) j. */
 int plan_rig_slots(const gpp__plan *plan, gpp__class cls, int j);
 /** The task, or -1. */
 int plan_rig_find(const gpp__plan *plan, int kind, int i, int j);

@@ -3,7 +3,8 @@
  *
  * The rig gives a kernel what a program would and not more: inputs and outputs in the backward only
  * when the operator says it needs them, and memory of exactly the size it asked for, filled with
- * NaN before every call that has to write it.
+ * NaN before every call that has to write it. As a program, it runs no kernel where outputs are
+ * views: gradients of views of one tensor add up.
  */
 #include "tests/support.h"
 
@@ -97,79 +98,126 @@ bool test_same(const float *a, const float *b, int64_t count)
     return count == 0 || memcmp(a, b, (size_t)count * sizeof *a) == 0;
 }
 
-/* --- the rig ---------------------------------------------------------------------------------- */
+/* --- the rig: making ----------------------------------------------------------------------------
+ */
 
-static gpp_status make_layer(gpp__layer *layer, const char *spec, int index, const gpp__desc *in,
-                             gpp_error *err)
+static const gpp_op *find_op(const char *name)
+{
+    static const gpp_op *const inside[] = {&gpp__op_fork, &gpp__op_pass, &gpp__op_channels_last,
+                                           &gpp__op_channels_first};
+    for (size_t k = 0; k < sizeof inside / sizeof *inside; k++)
+        if (strcmp(inside[k]->name, name) == 0)
+            return inside[k];
+    return gpp__op_find(name);
+}
+
+static void place_params(gpp__layer *layer)
+{
+    layer->param_bytes = 0;
+    for (int p = 0; p < layer->param_count; p++) {
+        gpp__param *param = &layer->param[p];
+        param->offset = layer->param_bytes;
+        layer->param_bytes += gpp__align((size_t)param->count * gpp_dtype_size(param->dtype));
+    }
+}
+
+static gpp_status make_layer(gpp__layer *layer, const char *spec, int index, const gpp__desc in[],
+                             int count, gpp_error *err)
 {
     char name[64], pool[512];
     gpp_attr given[16];
-    size_t count;
+    size_t keys;
     const char *end;
-    gpp_status status =
-        gpp__attr_parse(spec, &end, name, given, &count, 16, pool, sizeof pool, err);
+    gpp_status status = gpp__attr_parse(spec, &end, name, given, &keys, 16, pool, sizeof pool, err);
     if (status)
         return status;
-    *layer = (gpp__layer){.op = gpp__op_find(name), .label = "layer", .index = index};
+    *layer = (gpp__layer){.op = find_op(name), .index = index, .id = index, .shares = -1};
+    strcpy(layer->label, "layer");
     need(layer->op != NULL, name);
     layer->attr = calloc(1, layer->op->attr_size + 1);
     need(layer->attr != NULL, "out of memory");
-    layer->in_count = 1;
-    layer->in[0] = *in;
-    status = gpp__attr_set(name, layer->op->keys, layer->attr, given, count, err);
+    layer->in_count = count;
+    memcpy(layer->in, in, (size_t)count * sizeof *in);
+    status = gpp__attr_set(name, layer->op->keys, layer->attr, given, keys, err);
+    if (!status && layer->op->skips)
+        layer->op->skips(layer);
     if (!status)
         status = layer->op->infer(layer, err);
-    for (int p = 0; !status && p < layer->param_count; p++) {
-        layer->param[p].offset = layer->param_bytes;
-        layer->param_bytes += gpp__align((size_t)layer->param[p].count * sizeof(float));
-    }
+    place_params(layer);
     return status;
 }
 
-static gpp_status compile(test_rig *rig, int64_t rows, int threads, gpp_error *err)
+static gpp_status compile(test_rig *rig, const int64_t batch[GPP__BATCHES], int threads,
+                          gpp_error *err)
 {
     const gpp_op *op = rig->layer.op;
+    gpp__kernel *kernel = &rig->kernel;
     gpp_status status = gpp__pool_new(&rig->run.pool, threads, NULL, NULL, err);
     if (status)
         return status;
+    *kernel = (gpp__kernel){.layer = &rig->layer, .store = &rig->store, .threads = threads};
+    memcpy(kernel->batch, batch, sizeof kernel->batch);
+    kernel->rows = gpp__desc_rows(rig->layer.in_count ? rig->layer.in : rig->layer.out, batch);
     rig->store = (gpp__store){.layer = &rig->layer, .grad_bytes = rig->layer.param_bytes};
-    status = op->store_init ? op->store_init(&rig->store, rows, err) : GPP_OK;
+    status = op->store_init ? op->store_init(&rig->store, kernel->rows, err) : GPP_OK;
     if (status)
         return status;
     rig->has_store = true;
-    rig->kernel =
-        (gpp__kernel){.layer = &rig->layer, .store = &rig->store, .rows = rows, .threads = threads};
-    status = op->prepare ? op->prepare(&rig->kernel, err) : GPP_OK;
+    status = op->prepare ? op->prepare(kernel, err) : GPP_OK;
     rig->has_kernel = !status;
     return status;
+}
+
+static size_t tensor_bytes(const test_rig *rig, const gpp__desc *desc)
+{
+    return (size_t)gpp__desc_rows(desc, rig->kernel.batch) * gpp__desc_bytes(desc);
+}
+
+static void init_one(test_rig *rig, int p, uint64_t seed)
+{
+    const gpp__param *param = &rig->layer.param[p];
+    memset(test_rig_param(rig, p), 0, (size_t)param->count * gpp_dtype_size(param->dtype));
+    if (param->dtype == GPP_F32 && rig->layer.op->init)
+        rig->layer.op->init(&rig->layer, p, seed, test_rig_param(rig, p));
 }
 
 static void furnish(test_rig *rig)
 {
     const gpp__kernel *k = &rig->kernel;
+    const gpp__layer *layer = &rig->layer;
     size_t most =
         k->forward_scratch > k->backward_scratch ? k->forward_scratch : k->backward_scratch;
-    rig->params = test_room(rig->layer.param_bytes);
+    rig->params = test_room(layer->param_bytes);
     rig->packed = test_room(rig->store.packed_bytes);
     rig->grads = test_room(rig->store.grad_bytes);
     rig->saved = test_room(k->saved_bytes);
     rig->scratch = test_room(most);
-    rig->x = test_room((size_t)test_rig_inputs(rig) * sizeof(float));
-    rig->grad_x = test_room((size_t)test_rig_inputs(rig) * sizeof(float));
-    rig->y = test_room((size_t)test_rig_outputs(rig) * sizeof(float));
-    rig->grad_y = test_room((size_t)test_rig_outputs(rig) * sizeof(float));
+    if (layer->op->stats_bytes)
+        rig->stats = test_room(layer->op->stats_bytes(layer));
+    for (int t = 0; t < layer->in_count; t++) {
+        rig->in[t] = test_room(tensor_bytes(rig, &layer->in[t]));
+        rig->grad_in[t] = test_room(tensor_bytes(rig, &layer->in[t]));
+    }
+    for (int t = 0; t < layer->out_count; t++) {
+        rig->out[t] = test_room(tensor_bytes(rig, &layer->out[t]));
+        rig->grad_out[t] = test_room(tensor_bytes(rig, &layer->out[t]));
+    }
+    for (int p = 0; p < layer->param_count; p++)
+        if (layer->param[p].buffer)
+            init_one(rig, p, 1);
 }
 
-gpp_status test_rig_new(test_rig **out, const char *spec, int index, const gpp__desc *in,
-                        int64_t rows, int threads, gpp_error *err)
+gpp_status test_rig_new_tuple(test_rig **out, const char *spec, int index, const gpp__desc in[],
+                              int count, const int64_t batch[GPP__BATCHES], int threads,
+                              gpp_error *err)
 {
     test_rig *rig = calloc(1, sizeof *rig);
     need(rig != NULL, "out of memory");
     *out = rig;
     rig->run = (gpp__run){.training = true, .seed = 1, .err = err};
-    gpp_status status = make_layer(&rig->layer, spec, index, in, err);
+    gpp_status status = make_layer(&rig->layer, spec, index, in, count, err);
     if (!status)
-        status = compile(rig, rows, threads, err);
+        status = compile(rig, batch, threads, err);
     if (!status)
         furnish(rig);
     if (status) {
@@ -177,6 +225,13 @@ gpp_status test_rig_new(test_rig **out, const char *spec, int index, const gpp__
         *out = NULL;
     }
     return status;
+}
+
+gpp_status test_rig_new(test_rig **rig, const char *spec, int index, const gpp__desc *in,
+                        int64_t rows, int threads, gpp_error *err)
+{
+    const int64_t batch[GPP__BATCHES] = {rows};
+    return test_rig_new_tuple(rig, spec, index, in, 1, batch, threads, err);
 }
 
 void test_rig_free(test_rig *rig)
@@ -189,21 +244,39 @@ void test_rig_free(test_rig *rig)
     if (rig->has_store && op->store_release)
         op->store_release(&rig->store);
     gpp__pool_free(rig->run.pool);
-    void *all[] = {rig->params, rig->packed, rig->grads,  rig->saved,  rig->scratch,
-                   rig->x,      rig->y,      rig->grad_x, rig->grad_y, rig->layer.attr};
+    void *all[] = {rig->params,  rig->packed, rig->grads,     rig->saved,
+                   rig->scratch, rig->stats,  rig->layer.attr};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         free(all[k]);
+    for (int t = 0; t < GPP__MAX_TENSORS; t++) {
+        free(rig->in[t]);
+        free(rig->out[t]);
+        free(rig->grad_in[t]);
+        free(rig->grad_out[t]);
+    }
     free(rig);
+}
+
+int64_t test_rig_input(const test_rig *rig, int t)
+{
+    const gpp__desc *in = &rig->layer.in[t];
+    return gpp__desc_rows(in, rig->kernel.batch) * gpp__desc_count(in);
+}
+
+int64_t test_rig_output(const test_rig *rig, int t)
+{
+    const gpp__desc *out = &rig->layer.out[t];
+    return gpp__desc_rows(out, rig->kernel.batch) * gpp__desc_count(out);
 }
 
 int64_t test_rig_inputs(const test_rig *rig)
 {
-    return rig->kernel.rows * gpp__desc_count(&rig->layer.in[0]);
+    return test_rig_input(rig, 0);
 }
 
 int64_t test_rig_outputs(const test_rig *rig)
 {
-    return rig->kernel.rows * gpp__desc_count(&rig->layer.out[0]);
+    return test_rig_output(rig, 0);
 }
 
 float *test_rig_param(test_rig *rig, int p)
@@ -211,13 +284,22 @@ float *test_rig_param(test_rig *rig, int p)
     return (float *)(void *)(rig->params + rig->layer.param[p].offset);
 }
 
+int64_t *test_rig_counter(test_rig *rig, int p)
+{
+    need(rig->layer.param[p].dtype == GPP_I64, "a buffer that is no integer");
+    return (int64_t *)(void *)(rig->params + rig->layer.param[p].offset);
+}
+
 void test_rig_init(test_rig *rig, uint64_t seed)
 {
     for (int p = 0; p < rig->layer.param_count; p++)
-        rig->layer.op->init(&rig->layer, p, seed, test_rig_param(rig, p));
+        init_one(rig, p, seed);
 }
 
-/* The operator's output is its input: a program would run no kernel. */
+/* --- the rig: running ---------------------------------------------------------------------------
+ */
+
+/* The operator's outputs are its inputs: a program would run no kernel. */
 static bool passes(const test_rig *rig)
 {
     const gpp_op *op = rig->layer.op;
@@ -231,67 +313,157 @@ static void spoil(void *memory, size_t bytes)
         memset(memory, 0xff, bytes);
 }
 
-gpp_status test_rig_forward(test_rig *rig, const float *x, float *y)
+/* The input that output `t` of a view is. */
+static int source(const test_rig *rig, int t)
+{
+    return t < rig->layer.in_count ? t : rig->layer.in_count - 1;
+}
+
+/* Between the user's layout and that of the kernels. */
+static void convert(const test_rig *rig, const gpp__desc *desc, const void *from, void *to,
+                    bool inwards)
+{
+    int64_t rows = gpp__desc_rows(desc, rig->kernel.batch);
+    const gpp_op *op = rig->layer.op;
+    bool keeps = desc->dtype != GPP_F32 || op->row_major || op == &gpp__op_channels_last ||
+                 op == &gpp__op_channels_first;
+    if (keeps)
+        memcpy(to, from, tensor_bytes(rig, desc));
+    else if (inwards)
+        gpp__to_channels_last(NULL, desc, rows, from, to);
+    else
+        gpp__to_channels_first(NULL, desc, rows, from, to);
+}
+
+static gpp_status call_forward(test_rig *rig, gpp__io *io)
 {
     const gpp_op *op = rig->layer.op;
-    size_t bytes = (size_t)test_rig_outputs(rig) * sizeof *y;
     gpp_status status = GPP_OK;
-    float *to = rig->in_place ? rig->x : rig->y;
-    need(!rig->in_place || op->in_place, "this operator does not work in place");
     spoil(rig->packed, rig->store.packed_bytes);
     spoil(rig->saved, rig->kernel.saved_bytes);
     spoil(rig->scratch, rig->kernel.forward_scratch);
-    spoil(rig->y, bytes);
-    gpp__to_channels_last(NULL, &rig->layer.in[0], rig->kernel.rows, x, rig->x);
+    if (rig->stats)
+        spoil(rig->stats, op->stats_bytes(&rig->layer));
+    io->absent = &rig->absent;
+    io->saved = rig->discard ? NULL : rig->saved;
+    io->stats = rig->run.training && !rig->run.recomputing ? rig->stats : NULL;
+    io->params = rig->params;
+    io->packed = rig->packed;
+    io->scratch = rig->scratch;
+    rig->absent = 0;
     if (op->pack)
         status = op->pack(&rig->store, &rig->run, rig->params, rig->packed);
-    gpp__io io = {.in = {rig->x},
-                  .out = {to},
-                  .saved = rig->discard ? NULL : rig->saved,
-                  .params = rig->params,
-                  .packed = rig->packed,
-                  .scratch = rig->scratch};
-    if (passes(rig))
-        memcpy(rig->y, rig->x, bytes);
-    else if (!status)
-        status = op->forward(&rig->kernel, &rig->run, &io);
-    if (!passes(rig) && to != rig->y)
-        memcpy(rig->y, to, bytes);
-    if (!status && y)
-        gpp__to_channels_first(NULL, &rig->layer.out[0], rig->kernel.rows, rig->y, y);
+    return status ? status : op->forward(&rig->kernel, &rig->run, io);
+}
+
+gpp_status test_rig_forward_tuple(test_rig *rig, const void *const in[], void *const out[])
+{
+    const gpp__layer *layer = &rig->layer;
+    gpp__io io = {.in = {NULL}};
+    gpp_status status = GPP_OK;
+    need(!rig->in_place || layer->op->in_place, "this operator does not work in place");
+    for (int t = 0; t < layer->in_count; t++)
+        if (in[t]) {
+            convert(rig, &layer->in[t], in[t], rig->in[t], true);
+            io.in[t] = rig->in[t];
+        } else {
+            need(layer->op->takes_none, "this operator takes no absent input");
+        }
+    for (int t = 0; t < layer->out_count; t++) {
+        spoil(rig->out[t], tensor_bytes(rig, &layer->out[t]));
+        io.out[t] = t == 0 && rig->in_place ? rig->in[0] : rig->out[t];
+        if (passes(rig))
+            memcpy(rig->out[t], rig->in[source(rig, t)], tensor_bytes(rig, &layer->out[t]));
+    }
+    if (!passes(rig))
+        status = call_forward(rig, &io);
+    if (!passes(rig) && rig->in_place)
+        memcpy(rig->out[0], rig->in[0], tensor_bytes(rig, &layer->out[0]));
+    for (int t = 0; t < layer->out_count; t++)
+        if (!status && out[t])
+            convert(rig, &layer->out[t], rig->out[t], out[t], false);
     return status;
+}
+
+/* Gradients of a view: those of the outputs, added up. */
+static void add_gradients(test_rig *rig, const float *const grad_out[])
+{
+    const gpp__layer *layer = &rig->layer;
+    for (int t = 0; t < layer->in_count; t++)
+        memset(rig->grad_in[t], 0, tensor_bytes(rig, &layer->in[t]));
+    for (int t = 0; t < layer->out_count; t++) {
+        float *sum = (float *)(void *)rig->grad_in[source(rig, t)];
+        const float *more = (const float *)(const void *)rig->grad_out[t];
+        for (int64_t k = 0; grad_out[t] && k < test_rig_output(rig, t); k++)
+            sum[k] += more[k];
+    }
+}
+
+static gpp_status call_backward(test_rig *rig, gpp__io *io, bool accumulate)
+{
+    const gpp__layer *layer = &rig->layer;
+    spoil(rig->scratch, rig->kernel.backward_scratch);
+    if (!accumulate)
+        spoil(rig->grads, rig->store.grad_bytes);
+    for (int t = 0; t < layer->in_count; t++)
+        if (layer->op->backward_needs & GPP_NEEDS_INPUT)
+            io->in[t] = rig->in[t];
+    for (int t = 0; t < layer->out_count; t++)
+        if (layer->op->backward_needs & GPP_NEEDS_OUTPUT)
+            io->out[t] = rig->out[t];
+    io->saved = rig->saved;
+    io->params = rig->params;
+    io->packed = rig->packed;
+    io->grads = rig->frozen ? NULL : rig->grads;
+    io->accumulate = accumulate;
+    io->scratch = rig->scratch;
+    need(layer->op->backward != NULL, "this operator has no backward");
+    return layer->op->backward(&rig->kernel, &rig->run, io);
+}
+
+gpp_status test_rig_backward_tuple(test_rig *rig, const float *const grad_out[],
+                                   float *const grad_in[], bool accumulate)
+{
+    const gpp__layer *layer = &rig->layer;
+    gpp__io io = {.in = {NULL}};
+    gpp_status status = GPP_OK;
+    for (int t = 0; t < layer->out_count; t++)
+        if (grad_out[t]) {
+            convert(rig, &layer->out[t], grad_out[t], rig->grad_out[t], true);
+            io.grad_out[t] = rig->grad_out[t];
+        }
+    for (int t = 0; t < layer->in_count; t++) {
+        size_t bytes = tensor_bytes(rig, &layer->in[t]);
+        spoil(rig->grad_in[t], bytes);
+        if (layer->op->zero_grads && rig->grad_in[t])
+            memset(rig->grad_in[t], 0, bytes);
+        if (grad_in[t])
+            io.grad_in[t] = t == 0 && rig->in_place ? rig->grad_out[0] : rig->grad_in[t];
+    }
+    if (passes(rig))
+        add_gradients(rig, grad_out);
+    else
+        status = call_backward(rig, &io, accumulate);
+    if (!passes(rig) && rig->in_place && grad_in[0])
+        memcpy(rig->grad_in[0], rig->grad_out[0], tensor_bytes(rig, &layer->in[0]));
+    for (int t = 0; t < layer->in_count; t++)
+        if (!status && grad_in[t])
+            convert(rig, &layer->in[t], rig->grad_in[t], grad_in[t], false);
+    return status;
+}
+
+gpp_status test_rig_forward(test_rig *rig, const float *x, float *y)
+{
+    const void *in[GPP__MAX_TENSORS] = {x};
+    void *out[GPP__MAX_TENSORS] = {y};
+    return test_rig_forward_tuple(rig, in, out);
 }
 
 gpp_status test_rig_backward(test_rig *rig, const float *grad_y, float *grad_x, bool accumulate)
 {
-    const gpp_op *op = rig->layer.op;
-    size_t bytes = (size_t)test_rig_inputs(rig) * sizeof *grad_x;
-    gpp_status status = GPP_OK;
-    float *to = rig->in_place ? rig->grad_y : rig->grad_x;
-    spoil(rig->scratch, rig->kernel.backward_scratch);
-    spoil(rig->grad_x, bytes);
-    if (!accumulate)
-        spoil(rig->grads, rig->store.grad_bytes);
-    gpp__to_channels_last(NULL, &rig->layer.out[0], rig->kernel.rows, grad_y, rig->grad_y);
-    gpp__io io = {.in = {op->backward_needs & GPP_NEEDS_INPUT ? rig->x : NULL},
-                  .out = {op->backward_needs & GPP_NEEDS_OUTPUT ? rig->y : NULL},
-                  .saved = rig->saved,
-                  .params = rig->params,
-                  .packed = rig->packed,
-                  .grad_out = {rig->grad_y},
-                  .grad_in = {grad_x ? to : NULL},
-                  .grads = rig->grads,
-                  .accumulate = accumulate,
-                  .scratch = rig->scratch};
-    if (passes(rig))
-        memcpy(rig->grad_x, rig->grad_y, bytes);
-    else
-        status = op->backward(&rig->kernel, &rig->run, &io);
-    if (!passes(rig) && to != rig->grad_x)
-        memcpy(rig->grad_x, to, bytes);
-    if (!status && grad_x)
-        gpp__to_channels_first(NULL, &rig->layer.in[0], rig->kernel.rows, rig->grad_x, grad_x);
-    return status;
+    const float *grad_out[GPP__MAX_TENSORS] = {grad_y};
+    float *grad_in[GPP__MAX_TENSORS] = {grad_x};
+    return test_rig_backward_tuple(rig, grad_out, grad_in, accumulate);
 }
 
 void test_rig_grad(test_rig *rig, int p, float *out)
@@ -305,4 +477,10 @@ void test_rig_grad(test_rig *rig, int p, float *out)
     }
     memcpy(out, plain + param->offset, (size_t)param->count * sizeof *out);
     free(room);
+}
+
+void test_rig_commit(test_rig *rig, int count, const char *const stats[])
+{
+    need(rig->layer.op->commit != NULL, "this operator commits nothing");
+    rig->layer.op->commit(&rig->layer, count, stats, rig->params);
 }

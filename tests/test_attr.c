@@ -56,9 +56,21 @@ Test(attr, reading_stops_at_what_ends_a_layer)
     static const struct {
         char text[24], rest[12];
     } cases[] = {
-        {"relu", ""},      {"relu;tanh", ";tanh"},   {"relu # why", "# why"},
-        {"relu @a", "@a"}, {"relu@a", "@a"},         {"a k=1@b", "@b"},
-        {"a k=w;b", ";b"}, {"relu\nrelu", "\nrelu"}, {"a k=1,2#", "#"},
+        {"relu", ""},
+        {"relu;tanh", ";tanh"},
+        {"relu # why", "# why"},
+        {"relu @a", "@a"},
+        {"relu@a", "@a"},
+        {"a k=1@b", "@b"},
+        {"a k=w;b", ";b"},
+        {"relu\nrelu", "\nrelu"},
+        {"a k=1,2#", "#"},
+        {"pop { relu }", "{ relu }"},
+        {"pop k=1{ relu }", "{ relu }"},
+        {"pop k=w{", "{"},
+        {"relu }", "}"},
+        {"relu}", "}"},
+        {"a k=1}", "}"},
     };
     spec s;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -102,8 +114,10 @@ Test(attr, malformed_text_is_refused_where_it_goes_wrong)
         {"list of words", "a k=x,y", "k: ',' after a word", 5},
         {"five numbers", "a k=1,2,3,4,5", "k: more than 4 numbers", 12},
         {"five keys", "a b=1 c=1 d=1 e=1 f=1", "a: more than 4 keys", 18},
-        {"block", "pop { relu }", "pop takes no block in braces", 4},
-        {"block without a blank", "pop k=1{ relu }", "pop takes no block in braces", 7},
+        {"block alone", "{ relu }", "expected a name, found '{'", 0},
+        {"block for a value", "pop k={ relu }", "expected a value after '=', found '{'", 6},
+        {"a word with a slash", "a k=x/y", "k: '/' after a word", 5},
+        {"a word that begins with a digit", "a k=0x", "k: 'x' after a number", 5},
         {"quoted word", "a k=\"x\"", "expected a value after '=', found '\"'", 4},
         {"name of 64 letters", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
          "a name of 64 letters, at most 63", 0},
@@ -118,6 +132,15 @@ Test(attr, malformed_text_is_refused_where_it_goes_wrong)
         cr_expect_eq((size_t)(s.end - cases[k].text), cases[k].at, "%s: stopped at %zu",
                      cases[k].why, (size_t)(s.end - cases[k].text));
     }
+}
+
+Test(attr, words_may_be_names_with_dashes_and_points)
+{
+    spec s;
+    cr_assert_eq(parse(&s, "stash name=layer1.0-in ns=_a. k=-1"), GPP_OK, "%s", s.err.msg);
+    cr_expect_str_eq(s.given[0].word, "layer1.0-in");
+    cr_expect_str_eq(s.given[1].word, "_a.");
+    cr_expect_eq(s.given[2].v[0], -1);
 }
 
 Test(attr, the_longest_name_and_the_fullest_pool_are_fine)
@@ -167,18 +190,30 @@ typedef struct sample {
     bool bias;
     double rate, any;
     int mode;
+    double pair[3], momentum;
+    int64_t index, dims, dim[3];
+    char name[GPP__NAME], ns[GPP__NAME];
 } sample;
 
+#define AT(member, kind) .name = #member, .type = kind, .offset = offsetof(sample, member)
 static const char *const modes[] = {"none", "sum", "mean", NULL};
 static const gpp__key keys[] = {
-    {"out", GPP__KEY_INT, offsetof(sample, out), 1, 1, 0x1p40, true, 0, NULL},
-    {"size", GPP__KEY_INT, offsetof(sample, size), 2, -1, 4096, false, 7, NULL},
-    {"bias", GPP__KEY_BOOL, offsetof(sample, bias), 1, 0, 1, false, 1, NULL},
-    {"rate", GPP__KEY_REAL, offsetof(sample, rate), 1, 0, 0.5, false, 0.25, NULL},
-    {"any", GPP__KEY_REAL, offsetof(sample, any), 1, -INFINITY, INFINITY, false, 0, NULL},
-    {"mode", GPP__KEY_CHOICE, offsetof(sample, mode), 1, 0, 0, false, 2, modes},
-    {NULL, GPP__KEY_INT, 0, 0, 0, 0, false, 0, NULL},
+    {AT(out, GPP__KEY_INT), .count = 1, .min = 1, .max = 0x1p40, .required = true},
+    {AT(size, GPP__KEY_INT), .count = 2, .min = -1, .max = 4096, .fallback = 7},
+    {AT(bias, GPP__KEY_BOOL), .count = 1, .max = 1, .fallback = 1},
+    {AT(rate, GPP__KEY_REAL), .count = 1, .max = 0.5, .fallback = 0.25},
+    {AT(any, GPP__KEY_REAL), .count = 1, .min = -INFINITY, .max = INFINITY},
+    {AT(mode, GPP__KEY_CHOICE), .count = 1, .fallback = 2, .choices = modes},
+    {AT(pair, GPP__KEY_REAL), .count = 3, .min = -9, .max = 9, .fallback = 0.5},
+    {AT(momentum, GPP__KEY_REAL), .count = 1, .none = true, .max = 1, .fallback = 0.1},
+    {AT(index, GPP__KEY_INT), .count = 1, .none = true, .max = 99, .fallback = NAN},
+    {AT(dims, GPP__KEY_INT), .count = 3, .list = true, .min = 1, .max = 99},
+    {AT(name, GPP__KEY_NAME), .count = 1},
+    {AT(ns, GPP__KEY_NAME), .count = 1},
+    {.name = NULL},
 };
+static const gpp__key named[] = {{AT(name, GPP__KEY_NAME), .count = 1, .required = true},
+                                 {.name = NULL}};
 
 Test(attr, what_is_not_given_has_its_fallback)
 {
@@ -191,6 +226,10 @@ Test(attr, what_is_not_given_has_its_fallback)
     cr_expect_eq(a.bias, true);
     cr_expect_eq(a.rate, 0.25);
     cr_expect_eq(a.mode, 2);
+    cr_expect(a.pair[0] == 0.5 && a.pair[2] == 0.5);
+    cr_expect_eq(a.index, INT64_MIN, "a fallback may be none");
+    cr_expect_eq(a.dims, 0, "a list is empty");
+    cr_expect_str_empty(a.name);
     gpp__attr_defaults(NULL, NULL);
     cr_expect_eq(gpp__attr_set("relu", NULL, NULL, NULL, 0, NULL), GPP_OK, "no keys at all");
 }
@@ -214,6 +253,83 @@ Test(attr, given_values_are_set)
     cr_expect(a.size[0] == 5 && a.size[1] == 5, "a single number serves all dimensions");
 }
 
+Test(attr, reals_may_be_several_and_lists_have_a_length)
+{
+    sample a;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_attr given[] = {GPP_INT("out", 1), GPP_REAL("pair", -0.25), GPP_INTS("dims", 4, 6),
+                        GPP_INT("index", 7)};
+    cr_assert_eq(gpp__attr_set("op", keys, &a, given, 4, &err), GPP_OK, "%s", err.msg);
+    cr_expect(a.pair[0] == -0.25 && a.pair[1] == -0.25 && a.pair[2] == -0.25);
+    cr_expect(a.dims == 2 && a.dim[0] == 4 && a.dim[1] == 6);
+    cr_expect_eq(a.index, 7);
+    gpp_attr more[] = {
+        GPP_INT("out", 1), {"pair", 3, {1, 2, 3, 0}, NULL}, {"dims", 3, {9, 8, 7, 0}, NULL}};
+    cr_assert_eq(gpp__attr_set("op", keys, &a, more, 3, &err), GPP_OK, "%s", err.msg);
+    cr_expect(a.pair[0] == 1 && a.pair[1] == 2 && a.pair[2] == 3);
+    cr_expect(a.dims == 3 && a.dim[2] == 7);
+    gpp_attr one[] = {GPP_INT("out", 1), GPP_INT("dims", 5)};
+    cr_assert_eq(gpp__attr_set("op", keys, &a, one, 2, &err), GPP_OK, "%s", err.msg);
+    cr_expect(a.dims == 1 && a.dim[0] == 5, "one number is a list of one");
+}
+
+Test(attr, none_is_a_value_where_it_is_allowed)
+{
+    sample a;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_attr given[] = {GPP_INT("out", 1), GPP_WORD("momentum", "none"), GPP_WORD("index", "none")};
+    cr_assert_eq(gpp__attr_set("op", keys, &a, given, 3, &err), GPP_OK, "%s", err.msg);
+    cr_expect(isnan(a.momentum));
+    cr_expect_eq(a.index, INT64_MIN);
+    gpp_attr number[] = {GPP_INT("out", 1), GPP_REAL("momentum", 0.5)};
+    cr_assert_eq(gpp__attr_set("op", keys, &a, number, 2, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(a.momentum, 0.5);
+}
+
+Test(attr, names_are_words_or_integers)
+{
+    sample a;
+    static const struct {
+        gpp_attr given;
+        char name[GPP__NAME];
+    } cases[] = {
+        {GPP_WORD("name", "identity"), "identity"},
+        {GPP_INT("name", 0), "0"},
+        {GPP_INT("name", -12), "-12"},
+        {GPP_INT("name", 0x1p53), "9007199254740992"},
+        {GPP_WORD("name", "a.b-c_D9"), "a.b-c_D9"},
+        {GPP_WORD("name", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        memset(&a, 0x5a, sizeof a);
+        cr_expect_eq(gpp__attr_set("op", named, &a, &cases[k].given, 1, &err), GPP_OK, "%s",
+                     err.msg);
+        cr_expect_str_eq(a.name, cases[k].name);
+        cr_expect_eq(a.name[GPP__NAME - 1], 0, "what is behind a name is zero");
+    }
+    gpp_error err = GPP_ERROR_INIT;
+    cr_expect_eq(gpp__attr_set("op", named, &a, NULL, 0, &err), GPP_EINVAL);
+    cr_expect_str_eq(err.msg, "op: name is missing");
+    gpp_error_clear(&err);
+    gpp_attr empty = GPP_WORD("name", "");
+    cr_expect_eq(gpp__attr_set("op", named, &a, &empty, 1, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "name must be 1 ... 31 letters"), "%s", err.msg);
+}
+
+Test(attr, single_keys_are_set_and_asked)
+{
+    sample a;
+    gpp__attr_defaults(keys, &a);
+    cr_expect(gpp__attr_flag(keys, &a, "bias"));
+    cr_expect(gpp__attr_set_one(keys, &a, "bias", 0));
+    cr_expect_not(gpp__attr_flag(keys, &a, "bias"));
+    cr_expect_not(gpp__attr_flag(keys, &a, "out"), "not a flag");
+    cr_expect_not(gpp__attr_flag(keys, &a, "nothing"));
+    cr_expect_not(gpp__attr_set_one(keys, &a, "nothing", 1));
+    cr_expect_not(gpp__attr_set_one(NULL, NULL, "nothing", 1));
+}
+
 Test(attr, wrong_values_are_refused_with_what_is_allowed)
 {
     static const struct {
@@ -234,6 +350,31 @@ Test(attr, wrong_values_are_refused_with_what_is_allowed)
          {"size", 3, {1, 1, 1, 0}, NULL},
          GPP_EINVAL,
          "op: size takes 1 or 2 numbers, got 3"},
+        {"three of two",
+         {"size", 3, {1, 2, 3, 0}, NULL},
+         GPP_EINVAL,
+         "takes 1 or 2 numbers, got 3"},
+        {"two of three reals", GPP_INTS("pair", 1, 2), GPP_EINVAL, "takes 1 or 3 numbers, got 2"},
+        {"a list that is too long",
+         {"dims", 4, {1, 1, 1, 1}, NULL},
+         GPP_EINVAL,
+         "op: dims takes 1 ... 3 numbers, got 4"},
+        {"a list with a wrong number", GPP_INTS("dims", 1, 0), GPP_EINVAL, "dims must be 1 ... 99"},
+        {"one of the reals", {"pair", 3, {1, 2, 10, 0}, NULL}, GPP_EINVAL, "pair must be -9 ... 9"},
+        {"none where it is not allowed", GPP_WORD("rate", "none"), GPP_EINVAL,
+         "op: rate must be a number, got \"none\""},
+        {"a word where none is allowed", GPP_WORD("momentum", "nine"), GPP_EINVAL,
+         "op: momentum must be a number or none, got \"nine\""},
+        {"NaN is not how none is said", GPP_REAL("momentum", NAN), GPP_EINVAL, "momentum must be"},
+        {"a name with a slash", GPP_WORD("name", "a/b"), GPP_EINVAL,
+         "op: name must be 1 ... 31 letters, digits, '_', '-' and '.', got \"a/b\""},
+        {"a name with a blank", GPP_WORD("name", "a b"), GPP_EINVAL, "got \"a b\""},
+        {"a name of 32 letters", GPP_WORD("name", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), GPP_EINVAL,
+         "name must be 1 ... 31 letters"},
+        {"a fraction for a name", GPP_REAL("ns", 1.5), GPP_EINVAL,
+         "op: ns must be a word or one integer, got 1.5"},
+        {"two integers for a name", GPP_INTS("ns", 1, 2), GPP_EINVAL, "got 1,..."},
+        {"NaN for a name", GPP_REAL("ns", NAN), GPP_EINVAL, "must be a word or one integer"},
         {"a list for a real", GPP_INTS("rate", 0, 0), GPP_EINVAL, "op: rate takes 1 number, got 2"},
         {"a word for a number", GPP_WORD("rate", "fast"), GPP_EINVAL,
          "op: rate must be a number, got \"fast\""},
@@ -244,9 +385,10 @@ Test(attr, wrong_values_are_refused_with_what_is_allowed)
          "op: mode must be one of none, sum, mean, got \"max\""},
         {"a number for a choice", GPP_INT("mode", 1), GPP_EINVAL, "sum, mean, got a number"},
         {"a slip of the pen", GPP_INT("szie", 1), GPP_ENOENT,
-         "op: no key \"szie\"; did you mean \"size\"? It knows out, size, bias, rate, any, mode"},
-        {"no such key", GPP_INT("momentum", 1), GPP_ENOENT,
-         "op: no key \"momentum\"; it knows out, size"},
+         "op: no key \"szie\"; did you mean \"size\"? It knows out, size, bias, rate, any, mode, "
+         "pair"},
+        {"no such key", GPP_INT("acceleration", 1), GPP_ENOENT,
+         "op: no key \"acceleration\"; it knows out, size"},
         {"keys are case-sensitive", GPP_INT("Size", 1), GPP_ENOENT, "did you mean \"size\"?"},
         {"given before", GPP_INT("out", 1), GPP_EINVAL, "op: out is given twice"},
         {"no key", {NULL, 1, {0}, NULL}, GPP_EINVAL, "attribute 1 has no key or no value"},

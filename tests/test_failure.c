@@ -181,6 +181,74 @@ Test(failure, of_a_target_out_of_range_is_a_failed_step)
     gpp_pipe_free(pipe);
 }
 
+/* An optimizer that does what sgd does, until it is told to fail: after so many parameters. */
+static atomic_int updates_left;
+static gpp_status failing_update(const void *attr, int64_t t, int64_t count, float *param,
+                                 const float *grad, float *const state[])
+{
+    if (atomic_fetch_sub(&updates_left, 1) <= 0)
+        return GPP_EKERNEL;
+    return gpp__optimizers[0]->update(attr, t, count, param, grad, state);
+}
+
+Test(failure, of_an_optimizer_puts_back_what_it_has_updated)
+{
+    enum { PARAMETERS = 6, STEPS = 30 };
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *hit = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
+    gpp_pipe *spared = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
+    gpp_optimizer failing = *hit->optimizer;
+    failing.update = failing_update;
+    failing.may_fail = true;
+    hit->optimizer = &failing;
+    for (int s = 0; s < STEPS; s++) {
+        int most = s % 2 ? s / 2 % PARAMETERS : PARAMETERS;
+        atomic_store(&updates_left, most);
+        gpp_status status = step(hit, (uint64_t)s, &err);
+        cr_assert_eq(status, s % 2 ? GPP_EKERNEL : GPP_OK, "step %d: %s", s, err.msg);
+        if (status == GPP_OK)
+            cr_assert_eq(step(spared, (uint64_t)s, &err), GPP_OK, "%s", err.msg);
+        else
+            cr_expect(strstr(err.msg, "optimizer"), "%s", err.msg);
+        test_trace a = {0}, b = {0};
+        test_trace_params(&a, hit);
+        test_trace_params(&b, spared);
+        cr_expect_eq(test_trace_differs(&a, &b), -1, "step %d: %d of %d parameters were updated", s,
+                     most, PARAMETERS);
+        test_trace_free(&a);
+        test_trace_free(&b);
+    }
+    gpp_pipe_free(hit);
+    gpp_pipe_free(spared);
+}
+
+Test(failure, a_thousand_failing_steps_between_good_ones_change_nothing)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *hit = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
+    gpp_pipe *spared = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
+    size_t bytes[2][3];
+    for (int s = 0; s < 1000; s++) {
+        test_faults[s % 3] = (test_fault_at){TEST_FAIL_FORWARD + s / 3 % 3, 2 * (s / 9 % 3)};
+        cr_assert_eq(step(hit, (uint64_t)s, &err), GPP_EKERNEL, "step %d", s);
+        test_faults[s % 3].when = TEST_NO_FAULT;
+        cr_assert_eq(step(hit, (uint64_t)s, &err), GPP_OK, "step %d: %s", s, err.msg);
+        cr_assert_eq(step(spared, (uint64_t)s, &err), GPP_OK, "%s", err.msg);
+        for (int d = 0; s == 10 || s == 999 ? d < hit->devices : false; d++)
+            bytes[s == 999][d] = atomic_load(&hit->state[d].meter.now);
+    }
+    test_trace a = {0}, b = {0};
+    test_trace_params(&a, hit);
+    test_trace_params(&b, spared);
+    cr_expect_eq(test_trace_differs(&a, &b), -1);
+    for (int d = 0; d < hit->devices; d++)
+        cr_expect_eq(bytes[0][d], bytes[1][d], "device %d: memory grew", d);
+    test_trace_free(&a);
+    test_trace_free(&b);
+    gpp_pipe_free(hit);
+    gpp_pipe_free(spared);
+}
+
 /* No call of ours leads StarPU to refuse a task, so one is made that no worker can run. */
 Test(failure, of_a_submission_ends_the_step_and_the_pipe_can_be_freed)
 {

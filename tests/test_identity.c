@@ -138,9 +138,9 @@ Test(identity, forward_and_backward_give_the_gradients_of_the_same_chunks)
             o.checkpoint = (gpp_checkpoint)mode;
             gpp_pipe *pipe = test_pipe_new(m, &o);
             test_batch b = test_batch_new(pipe, 10, 5);
-            cr_assert_eq(gpp_pipe_forward(pipe, &b.x, &b.y, &err), GPP_OK, "%s", err.msg);
-            cr_assert_eq(gpp_pipe_backward(pipe, &b.x, &b.grad_y, &b.grad_x, &err), GPP_OK, "%s",
-                         err.msg);
+            cr_assert_eq(gpp_pipe_forward(pipe, &b.x, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
+            cr_assert_eq(gpp_pipe_backward(pipe, -1, &b.x, &b.grad_y, &b.grad_x, &err), GPP_OK,
+                         "%s", err.msg);
             test_trace t = {0};
             test_trace_add(&t, b.y.data, (size_t)test_tensor_count(&b.y));
             test_trace_add(&t, b.grad_x.data, (size_t)test_tensor_count(&b.grad_x));
@@ -170,11 +170,12 @@ Test(identity, the_input_gradient_is_the_slope_of_the_loss)
     o.chunks = 3;
     gpp_pipe *pipe = test_pipe_new(&m, &o);
     test_batch b = test_batch_new(pipe, 8, 5), d = test_batch_new(pipe, 8, 9);
-    cr_assert_eq(gpp_pipe_forward(pipe, &b.x, &b.y, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_pipe_forward(pipe, &b.x, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
     float *y = b.y.data, *t = b.target.data, *g = b.grad_y.data, *x = b.x.data;
     for (int64_t k = 0; k < test_tensor_count(&b.y); k++)
         g[k] = 2 * (y[k] - t[k]);
-    cr_assert_eq(gpp_pipe_backward(pipe, &b.x, &b.grad_y, &b.grad_x, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_pipe_backward(pipe, -1, &b.x, &b.grad_y, &b.grad_x, &err), GPP_OK, "%s",
+                 err.msg);
     double slope = test_dot(b.grad_x.data, d.x.data, test_tensor_count(&b.x)), loss[2];
     for (int side = 0; side < 2; side++) {
         for (int64_t k = 0; k < test_tensor_count(&b.x); k++)

@@ -249,19 +249,19 @@ typedef struct thread_case {
 } thread_case;
 
 static const thread_case thread_cases[] = {
-    {"columns in units, rows in blocks", "linear out=500", 300, {GPP_F32, 1, {400}}},
-    {"many outputs, few rows", "linear out=2000 bias=0", 6, {GPP_F32, 1, {700}}},
+    {"columns in units, rows in blocks", "linear out=500", 300, {GPP_F32, 1, {400}, 0, 0}},
+    {"many outputs, few rows", "linear out=2000 bias=0", 6, {GPP_F32, 1, {700}, 0, 0}},
     {"partial sums, the last unit smaller",
      "conv2d out=40 kernel=3 padding=1",
      21,
-     {GPP_F32, 3, {24, 28, 28}}},
-    {"one row a unit", "conv2d out=64 kernel=3 padding=1", 5, {GPP_F32, 3, {32, 48, 48}}},
-    {"in groups", "conv2d out=64 kernel=3 padding=1 groups=2", 9, {GPP_F32, 3, {64, 30, 30}}},
-    {"1 x 1", "conv2d out=128 kernel=1", 16, {GPP_F32, 3, {128, 28, 28}}},
+     {GPP_F32, 3, {24, 28, 28}, 0, 0}},
+    {"one row a unit", "conv2d out=64 kernel=3 padding=1", 5, {GPP_F32, 3, {32, 48, 48}, 0, 0}},
+    {"in groups", "conv2d out=64 kernel=3 padding=1 groups=2", 9, {GPP_F32, 3, {64, 30, 30}, 0, 0}},
+    {"1 x 1", "conv2d out=128 kernel=1", 16, {GPP_F32, 3, {128, 28, 28}, 0, 0}},
     {"overlapping windows",
      "maxpool2d kernel=3 stride=2 padding=1",
      20,
-     {GPP_F32, 3, {24, 31, 31}}},
+     {GPP_F32, 3, {24, 31, 31}, 0, 0}},
 };
 
 typedef struct result {
@@ -387,37 +387,37 @@ Test(kernels, heavy_operators_say_what_does_not_fit)
         const char *msg;
     } cases[] = {
         {"linear out=3",
-         {GPP_F32, 3, {64, 7, 7}},
+         {GPP_F32, 3, {64, 7, 7}, 0, 0},
          GPP_ESHAPE,
          "linear (layer 4, \"layer\"): input (64, 7, 7) is an image (channels, height, width); put "
          "a "
          "flatten before it"},
         {"conv2d out=8 kernel=5",
-         {GPP_F32, 3, {3, 4, 4}},
+         {GPP_F32, 3, {3, 4, 4}, 0, 0},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 5 x 5 needs at least 5 x 5"},
         {"conv2d out=8 kernel=3,2 dilation=2,1 padding=0,1",
-         {GPP_F32, 3, {3, 4, 4}},
+         {GPP_F32, 3, {3, 4, 4}, 0, 0},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input is 4 x 4, kernel 3 x 2 needs at least 5 x 1"},
         {"conv2d out=8 kernel=3 groups=2",
-         {GPP_F32, 3, {3, 9, 9}},
+         {GPP_F32, 3, {3, 9, 9}, 0, 0},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): 2 groups do not divide 3 input channels"},
         {"conv2d out=9 kernel=3 groups=2",
-         {GPP_F32, 3, {4, 9, 9}},
+         {GPP_F32, 3, {4, 9, 9}, 0, 0},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): 2 groups do not divide 9 output channels"},
         {"conv2d out=8 kernel=3",
-         {GPP_F32, 1, {30}},
+         {GPP_F32, 1, {30}, 0, 0},
          GPP_ESHAPE,
          "conv2d (layer 4, \"layer\"): input (30) has 1 dimensions besides the batch, expected 3"},
         {"maxpool2d kernel=3 padding=2",
-         {GPP_F32, 3, {3, 9, 9}},
+         {GPP_F32, 3, {3, 9, 9}, 0, 0},
          GPP_EINVAL,
          "maxpool2d (layer 4, \"layer\"): padding 2 x 2 is more than half of kernel 3 x 3"},
         {"maxpool2d kernel=4",
-         {GPP_F32, 3, {3, 9, 3}},
+         {GPP_F32, 3, {3, 9, 3}, 0, 0},
          GPP_ESHAPE,
          "maxpool2d (layer 4, \"layer\"): input is 9 x 3, kernel 4 x 4 needs at least 4 x 4"},
     };
@@ -451,7 +451,7 @@ Test(kernels, output_sizes_follow_pytorch)
         {"padding on both sides", "conv2d out=2 kernel=3,5 padding=1,0", {8, 9}, {8, 5}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp__desc in = {GPP_F32, 3, {2, cases[k].in[0], cases[k].in[1]}};
+        gpp__desc in = {GPP_F32, 3, {2, cases[k].in[0], cases[k].in[1]}, 0, 0};
         gpp_error err = GPP_ERROR_INIT;
         test_rig *rig;
         cr_assert_eq(test_rig_new(&rig, cases[k].spec, 0, &in, 1, 1, &err), GPP_OK, "%s", err.msg);
@@ -464,7 +464,7 @@ Test(kernels, output_sizes_follow_pytorch)
 /* A window of more than 256 places keeps them in another form. */
 Test(kernels, maxpool2d_with_a_large_window_finds_the_maximum_and_routes_the_gradient_to_it)
 {
-    gpp__desc in = {GPP_F32, 3, {9, 20, 40}};
+    gpp__desc in = {GPP_F32, 3, {9, 20, 40}, 0, 0};
     test_rig *rig;
     cr_assert_eq(test_rig_new(&rig, "maxpool2d kernel=20,20 stride=20", 0, &in, 2, 1, NULL),
                  GPP_OK);
@@ -512,7 +512,7 @@ Test(kernels, convolutions_wider_than_our_tables_are_left_to_the_library)
     cr_expect_null(grad);
     test_rig *rig;
     gpp_error err = GPP_ERROR_INIT;
-    gpp__desc in = {GPP_F32, 3, {3, 1, 1}};
+    gpp__desc in = {GPP_F32, 3, {3, 1, 1}, 0, 0};
     cr_assert_eq(test_rig_new(&rig, "conv2d out=2 kernel=2 dilation=100000 padding=50000", 0, &in,
                               3, 1, &err),
                  GPP_OK, "%s", err.msg);

@@ -9,10 +9,12 @@
 #include "tests/support.h"
 
 static const gpp__desc shapes[] = {
-    {GPP_F32, 3, {1, 28, 28}}, {GPP_F32, 3, {3, 5, 7}},    {GPP_F32, 3, {8, 8, 8}},
-    {GPP_F32, 3, {17, 9, 4}},  {GPP_F32, 3, {64, 1, 1}},   {GPP_F32, 3, {64, 33, 40}},
-    {GPP_F32, 3, {7, 1, 200}}, {GPP_F32, 2, {5, 6}},       {GPP_F32, 1, {10}},
-    {GPP_F32, 0, {0}},         {GPP_F32, 4, {2, 3, 4, 5}},
+    {GPP_F32, 3, {1, 28, 28}, 0, 0},  {GPP_F32, 3, {3, 5, 7}, 0, 0},
+    {GPP_F32, 3, {8, 8, 8}, 0, 0},    {GPP_F32, 3, {17, 9, 4}, 0, 0},
+    {GPP_F32, 3, {64, 1, 1}, 0, 0},   {GPP_F32, 3, {64, 33, 40}, 0, 0},
+    {GPP_F32, 3, {7, 1, 200}, 0, 0},  {GPP_F32, 2, {5, 6}, 0, 0},
+    {GPP_F32, 1, {10}, 0, 0},         {GPP_F32, 0, {0}, 0, 0},
+    {GPP_F32, 4, {2, 3, 4, 5}, 0, 0},
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -78,10 +80,10 @@ Test(layout, descriptions_count_their_elements_and_bytes_and_print_their_shape)
         size_t bytes;
         const char *text;
     } cases[] = {
-        {{GPP_F32, 3, {32, 28, 28}}, 25088, 100352, "(32, 28, 28)"},
-        {{GPP_F32, 1, {10}}, 10, 40, "(10)"},
-        {{GPP_I64, 0, {0}}, 1, 8, "()"},
-        {{GPP_I64, 2, {3, 4}}, 12, 96, "(3, 4)"},
+        {{GPP_F32, 3, {32, 28, 28}, 0, 0}, 25088, 100352, "(32, 28, 28)"},
+        {{GPP_F32, 1, {10}, 0, 0}, 10, 40, "(10)"},
+        {{GPP_I64, 0, {0}, 0, 0}, 1, 8, "()"},
+        {{GPP_I64, 2, {3, 4}, 0, 0}, 12, 96, "(3, 4)"},
     };
     char text[64], brief[5];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -94,7 +96,7 @@ Test(layout, descriptions_count_their_elements_and_bytes_and_print_their_shape)
 
 Test(layout, descriptions_are_equal_when_type_and_all_dimensions_are)
 {
-    gpp__desc a = {GPP_F32, 2, {3, 4, 99}}, b = {GPP_F32, 2, {3, 4}};
+    gpp__desc a = {GPP_F32, 2, {3, 4, 99}, 0, 0}, b = {GPP_F32, 2, {3, 4}, 0, 0};
     cr_expect(gpp__desc_equal(&a, &b), "what lies behind the last dimension does not count");
     b.dim[1] = 5;
     cr_expect_not(gpp__desc_equal(&a, &b));
@@ -114,28 +116,28 @@ Test(layout, operators_refuse_inputs_of_another_type_rank_or_number)
         int lo, hi;
         const char *msg;
     } cases[] = {
-        {"fine", 1, {GPP_F32, 3, {1, 2, 3}}, 3, 3, ""},
+        {"fine", 1, {GPP_F32, 3, {1, 2, 3}, 0, 0}, 3, 3, ""},
         {"two tensors",
          2,
-         {GPP_F32, 1, {4}},
+         {GPP_F32, 1, {4}, 0, 0},
          1,
          1,
          "op (layer 3, \"stem\"): takes 1 tensor, got 2"},
         {"integers",
          1,
-         {GPP_I64, 1, {4}},
+         {GPP_I64, 1, {4}, 0, 0},
          1,
          1,
          "op (layer 3, \"stem\"): takes float32, got int64"},
         {"a vector where an image is wanted",
          1,
-         {GPP_F32, 1, {10}},
+         {GPP_F32, 1, {10}, 0, 0},
          3,
          3,
          "op (layer 3, \"stem\"): input (10) has 1 dimensions besides the batch, expected 3"},
         {"a range of ranks",
          1,
-         {GPP_F32, 3, {1, 2, 3}},
+         {GPP_F32, 3, {1, 2, 3}, 0, 0},
          1,
          2,
          "op (layer 3, \"stem\"): input (1, 2, 3) has 3 dimensions besides the batch, expected 1 "

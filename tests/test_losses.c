@@ -149,6 +149,9 @@ static const loss_case cases[] = {
     {"cross_entropy", 1, {256}, 3, "a chunk"},
     {"cross_entropy reduction=sum", 1, {257}, 3, "one more than a chunk"},
     {"cross_entropy", 1, {1777}, 3, "several chunks"},
+    {"cross_entropy", 2, {8, 13}, 5, "a sequence of positions"},
+    {"cross_entropy reduction=sum", 2, {3, 300}, 4, "a sequence, sum"},
+    {"cross_entropy", 2, {1, 4}, 3, "a sequence of one"},
     {"mse", 1, {7}, 6, "vector"},
     {"mse reduction=sum", 3, {3, 4, 5}, 5, "image"},
     {"mse", 0, {0}, 5, "one number a row"},
@@ -158,7 +161,8 @@ static const loss_case cases[] = {
 /* Outputs and targets for a case, and room for gradients. */
 typedef struct loss_data {
     loss_rig rig;
-    int64_t row, count;
+    int64_t row, count; /* elements of an output row, of all */
+    int64_t last;       /* of cross_entropy: classes */
     float *y, *grad;
     float *reals;
     int64_t *classes;
@@ -169,15 +173,16 @@ static loss_data data_of(const loss_case *c)
 {
     loss_data d = {.rig = loss_of(c->spec, c->rank, c->dim)};
     d.row = gpp__desc_count(&d.rig.y);
+    d.last = c->rank ? c->dim[c->rank - 1] : 1;
     d.count = d.row * c->rows;
     d.y = test_room((size_t)d.count * sizeof(float));
     d.grad = test_room((size_t)d.count * sizeof(float));
     d.reals = test_room((size_t)d.count * sizeof(float));
-    d.classes = test_room((size_t)c->rows * sizeof(int64_t));
+    d.classes = test_room((size_t)(d.count / d.last) * sizeof(int64_t));
     test_fill(d.y, d.count, 21, -3, 3);
     test_fill(d.reals, d.count, 22, -3, 3);
-    for (int64_t r = 0; r < c->rows; r++)
-        d.classes[r] = (int64_t)((double)(d.reals[r * d.row] + 3) / 6 * (double)d.row) % d.row;
+    for (int64_t k = 0; k < d.count / d.last; k++)
+        d.classes[k] = (int64_t)((double)(d.reals[k * d.last] + 3) / 6 * (double)d.last) % d.last;
     d.target = d.rig.target.dtype == GPP_I64 ? (const void *)d.classes : d.reals;
     return d;
 }
@@ -194,7 +199,9 @@ static void data_free(loss_data *d)
 /* Targets from row `r` on. */
 static const void *target_at(const loss_data *d, int64_t r)
 {
-    return d->rig.target.dtype == GPP_I64 ? (const void *)(d->classes + r) : d->reals + r * d->row;
+    int64_t at = r * d->row;
+    return d->rig.target.dtype == GPP_I64 ? (const void *)(d->classes + at / d->last)
+                                          : d->reals + at;
 }
 
 static double value_of(const loss_data *d, int64_t rows)
@@ -219,19 +226,19 @@ static double reference_value(const loss_data *d, const loss_case *c)
 {
     double sum = 0;
     bool entropy = d->rig.target.dtype == GPP_I64;
-    for (int64_t r = 0; r < c->rows; r++) {
-        const float *y = d->y + r * d->row;
+    for (int64_t p = 0; p < d->count / d->last; p++) {
+        const float *y = d->y + p * d->last;
         double exponentials = 0;
-        for (int64_t k = 0; k < d->row; k++) {
-            double off = (double)y[k] - d->reals[r * d->row + k];
+        for (int64_t k = 0; k < d->last; k++) {
+            double off = (double)y[k] - d->reals[p * d->last + k];
             exponentials += exp((double)y[k]);
             sum += entropy ? 0 : off * off;
         }
-        sum += entropy ? log(exponentials) - y[d->classes[r]] : 0;
+        sum += entropy ? log(exponentials) - y[d->classes[p]] : 0;
     }
     if (strstr(c->spec, "sum"))
         return sum;
-    return sum / (double)(entropy ? c->rows : d->count);
+    return sum / (double)(entropy ? d->count / d->last : d->count);
 }
 
 Test(losses, values_are_those_of_the_formula)
@@ -426,16 +433,51 @@ Test(cross_entropy, a_target_out_of_range_fails_and_names_row_and_value)
     free(rig.attr);
 }
 
+Test(cross_entropy, a_sequence_counts_as_its_positions)
+{
+    enum { N = 4, T = 6, C = 9 };
+    loss_rig sequence = loss_of("cross_entropy", 2, (int64_t[]){T, C});
+    loss_rig single = loss_of("cross_entropy", 1, (int64_t[]){C});
+    float y[N * T * C], grad[2][N * T * C];
+    int64_t target[N * T];
+    double value[2];
+    test_fill(y, N * T * C, 8, -2, 2);
+    for (int k = 0; k < N * T; k++)
+        target[k] = k * 7 % C;
+    run_loss(&sequence, N, N, y, target, grad[0], &value[0], NULL);
+    run_loss(&single, N * T, N * T, y, target, grad[1], &value[1], NULL);
+    cr_expect_eq(value[0], value[1], "%.17g, %.17g", value[0], value[1]);
+    cr_expect(test_same(grad[0], grad[1], N * T * C));
+    free(sequence.attr);
+    free(single.attr);
+}
+
+Test(cross_entropy, a_target_out_of_range_in_a_sequence_is_named_by_row_and_position)
+{
+    loss_rig rig = loss_of("cross_entropy", 2, (int64_t[]){3, 4});
+    float y[24] = {0};
+    int64_t target[6] = {0, 1, 2, 3, 0, 4};
+    double value;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_expect_eq(run_loss(&rig, 2, 2, y, target, NULL, &value, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "row 1, position 2") && strstr(err.msg, "is 4"), "%s", err.msg);
+    free(rig.attr);
+}
+
 /* --- what can be asked for -------------------------------------------------------------------- */
 
 Test(losses, targets_have_the_type_and_shape_of_the_loss)
 {
     loss_rig entropy = loss_of("cross_entropy", 1, (int64_t[]){10});
+    loss_rig sequence = loss_of("cross_entropy", 2, (int64_t[]){7, 10});
     loss_rig square = loss_of("mse", 3, (int64_t[]){2, 3, 4});
     cr_expect_eq(entropy.target.dtype, GPP_I64);
     cr_expect_eq(entropy.target.rank, 0);
+    cr_expect_eq(sequence.target.dtype, GPP_I64);
+    cr_expect(sequence.target.rank == 1 && sequence.target.dim[0] == 7);
     cr_expect(gpp__desc_equal(&square.target, &square.y));
     free(entropy.attr);
+    free(sequence.attr);
     free(square.attr);
 }
 
@@ -447,12 +489,12 @@ Test(losses, what_is_not_supported_is_refused_with_a_reason)
         gpp_status status;
         char says[24];
     } refused[] = {
-        {"cross_entropy", {GPP_F32, 3, {4, 3, 5}}, GPP_ESHAPE, "(4, 3, 5)"},
-        {"cross_entropy", {GPP_F32, 0, {0}}, GPP_ESHAPE, "(classes)"},
-        {"cross_entropy", {GPP_I64, 1, {4}}, GPP_ESHAPE, "int64"},
-        {"mse", {GPP_I64, 1, {4}}, GPP_ESHAPE, "int64"},
-        {"mse reduction=none", {GPP_F32, 1, {4}}, GPP_EINVAL, "mean, sum"},
-        {"cross_entropy weight=1", {GPP_F32, 1, {4}}, GPP_ENOENT, "reduction"},
+        {"cross_entropy", {GPP_F32, 3, {4, 3, 5}, 0, 0}, GPP_ESHAPE, "(4, 3, 5)"},
+        {"cross_entropy", {GPP_F32, 0, {0}, 0, 0}, GPP_ESHAPE, "(classes)"},
+        {"cross_entropy", {GPP_I64, 1, {4}, 0, 0}, GPP_ESHAPE, "int64"},
+        {"mse", {GPP_I64, 1, {4}, 0, 0}, GPP_ESHAPE, "int64"},
+        {"mse reduction=none", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "mean, sum"},
+        {"cross_entropy weight=1", {GPP_F32, 1, {4}, 0, 0}, GPP_ENOENT, "reduction"},
     };
     for (size_t k = 0; k < COUNT(refused); k++) {
         gpp_error err = GPP_ERROR_INIT;

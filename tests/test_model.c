@@ -114,7 +114,7 @@ Test(model, wrong_text_is_refused_with_its_place_and_changes_nothing)
         {"out of range", "linear out=0", GPP_EINVAL, "linear: out must be 1 "},
         {"far out of range", "linear out=1e300", GPP_EINVAL, "linear: out must be 1 "},
         {"block in braces", "relu\nflatten { relu }", GPP_ESYNTAX,
-         "line 2, column 9: flatten takes no block in braces"},
+         "line 2, column 9: flatten takes no block in braces; chain and pop do"},
         {"block after a label", "flatten @a { relu }", GPP_ESYNTAX,
          "line 1, column 12: a label ends its layer, no block in braces may follow"},
         {"closing brace", "relu; }", GPP_ESYNTAX, "line 1, column 7: expected a name, found '}'"},
@@ -357,7 +357,7 @@ Test(model, a_wrong_input_is_refused_and_can_be_put_right)
         cr_expect_gt(strlen(err.msg), 10, "%s", cases[k].why);
         cr_assert_eq(gpp_model_layer(model, 0, &info, NULL), GPP_OK);
         cr_expect(info.rank == 0 && info.parameters == 0, "%s: shapes are forgotten", cases[k].why);
-        cr_expect(model->layer[0].out_count == 0 && model->layer[0].param_count == 0, "%s",
+        cr_expect(model->network.nodes == 0 && gpp_model_outputs(model, NULL) == 0, "%s",
                   cases[k].why);
     }
     cr_expect_eq(gpp_model_set_input(model, GPP_F32, 3, NULL, NULL), GPP_EINVAL);
@@ -382,7 +382,7 @@ Test(model, after_its_input_is_set_a_model_is_closed)
 
 /* An operator that claims what its attributes say. */
 typedef struct claim_attr {
-    int64_t outputs, width, params, rows;
+    int64_t outputs, width, params, rows, batch;
 } claim_attr;
 
 static gpp_status claim_infer(gpp__layer *layer, gpp_error *err)
@@ -391,19 +391,24 @@ static gpp_status claim_infer(gpp__layer *layer, gpp_error *err)
     (void)err;
     layer->out_count = (int)a->outputs;
     for (int t = 0; t < layer->out_count && t < GPP__MAX_TENSORS; t++)
-        layer->out[t] = (gpp__desc){GPP_F32, 1, {a->width}};
+        layer->out[t] = (gpp__desc){.rank = 1, .dim = {a->width}, .batch = (int)a->batch};
     for (int p = 0; p < a->params; p++)
-        layer->param[layer->param_count++] = (gpp__param){"w", 2, {a->rows, a->width}, 0, 99};
+        layer->param[layer->param_count++] = (gpp__param){.name = "w",
+                                                          .dtype = p == 2 ? GPP_I64 : GPP_F32,
+                                                          .rank = 2,
+                                                          .dim = {a->rows, a->width},
+                                                          .offset = 99};
     return GPP_OK;
 }
 
-static const gpp__key claim_keys[] = {
-    {"outputs", GPP__KEY_INT, offsetof(claim_attr, outputs), 1, -1, 99, false, 1, NULL},
-    {"width", GPP__KEY_INT, offsetof(claim_attr, width), 1, -1, 0x1p53, false, 5, NULL},
-    {"params", GPP__KEY_INT, offsetof(claim_attr, params), 1, 0, 8, false, 0, NULL},
-    {"rows", GPP__KEY_INT, offsetof(claim_attr, rows), 1, -1, 0x1p53, false, 3, NULL},
-    {NULL, GPP__KEY_INT, 0, 0, 0, 0, false, 0, NULL},
-};
+#define CLAIM(member, least, most, otherwise)                                                      \
+    {                                                                                              \
+        .name = #member, .type = GPP__KEY_INT, .offset = offsetof(claim_attr, member), .count = 1, \
+        .min = least, .max = most, .fallback = otherwise                                           \
+    }
+static const gpp__key claim_keys[] = {CLAIM(outputs, -1, 99, 1), CLAIM(width, -1, 0x1p53, 5),
+                                      CLAIM(params, 0, 16, 0),   CLAIM(rows, -1, 0x1p53, 3),
+                                      CLAIM(batch, -9, 99, 0),   {.name = NULL}};
 static const gpp_op claim = {
     .name = "claim", .keys = claim_keys, .attr_size = sizeof(claim_attr), .infer = claim_infer};
 
@@ -414,12 +419,14 @@ Test(model, parameters_are_placed_one_after_the_other_aligned)
     gpp_model *model = new_model();
     cr_assert_eq(gpp__model_add_op(model, &claim, "mine", attrs, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_OK);
-    const gpp__layer *layer = &model->layer[0];
+    const gpp__layer *layer = &model->network.node[0];
     for (int p = 0; p < 3; p++) {
         cr_expect_eq(layer->param[p].count, 15);
         cr_expect_eq(layer->param[p].offset, (size_t)p * gpp__align(15 * sizeof(float)));
     }
-    cr_expect_eq(layer->param_bytes, 3 * gpp__align(15 * sizeof(float)));
+    cr_expect_eq(layer->param_bytes,
+                 2 * gpp__align(15 * sizeof(float)) + gpp__align(15 * sizeof(int64_t)),
+                 "the third is of integers");
     gpp_model_free(model);
 }
 
@@ -434,6 +441,10 @@ Test(model, an_operator_that_infers_nonsense_is_refused)
         {GPP_INT("outputs", 1), GPP_INT("width", 0x1p53)},
         {GPP_INT("params", 1), GPP_INT("rows", 0)},
         {GPP_INT("params", 1), GPP_INT("rows", 0x1p53)},
+        {GPP_INT("batch", 1), GPP_INT("width", 1)},
+        {GPP_INT("batch", 99), GPP_INT("width", 1)},
+        {GPP_INT("batch", -2), GPP_INT("width", 1)},
+        {GPP_INT("batch", -1), GPP_INT("width", 1)}, /* fixed rows, 0 of them */
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
@@ -446,15 +457,18 @@ Test(model, an_operator_that_infers_nonsense_is_refused)
     }
 }
 
-Test(model, a_model_without_layers_passes_its_input_on)
+Test(model, a_model_without_layers_passes_its_inputs_on)
 {
-    static const int64_t dim[] = {3, 4};
-    int count = 0;
+    const gpp_shape in[] = {{GPP_I64, 2, {3, 4}, 0, 0}, {GPP_F32, 3, {3, 4, 5}, 0, 0}};
+    gpp_shape out[GPP_MAX_TENSORS];
     gpp_model *model = new_model();
-    cr_assert_eq(gpp_model_set_input(model, GPP_I64, 2, dim, NULL), GPP_OK);
-    const gpp__desc *out = gpp__model_output(model, &count);
-    cr_expect_eq(count, 1);
-    cr_expect(out->dtype == GPP_I64 && out->rank == 2 && out->dim[1] == 4);
+    cr_assert_eq(gpp_model_set_inputs(model, in, 2, NULL), GPP_OK);
+    cr_assert_eq(gpp_model_outputs(model, out), 2);
+    cr_expect(gpp__desc_equal(&out[0], &in[0]) && gpp__desc_equal(&out[1], &in[1]));
+    const gpp__network *n = &model->network;
+    cr_assert(n->nodes == 1 && n->units == 0 && n->first[0] == 0);
+    cr_expect_eq(n->node[0].op, &gpp__op_pass);
+    cr_expect(n->value[n->input[1]].consumer == 0 && n->value[n->output[1]].producer == 0);
     gpp_model_free(model);
 }
 
@@ -464,10 +478,13 @@ Test(model, a_copy_shares_nothing_with_its_original)
     gpp_model *copy, *model = from_text("linear out=3 @a; relu; linear out=5 bias=0 @z");
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_OK);
     cr_assert_eq(gpp__model_clone(model, &copy, NULL), GPP_OK);
+    cr_assert_eq(copy->network.nodes, 3);
     for (int k = 0; k < 3; k++) {
-        const gpp__layer *a = &copy->layer[k], *b = &model->layer[k];
-        cr_expect_neq(a->attr, b->attr);
+        const gpp__part *x = &copy->part[k], *y = &model->part[k];
+        const gpp__layer *a = &copy->network.node[k], *b = &model->network.node[k];
+        cr_expect(x->attr != y->attr && a->attr != b->attr && a->attr != x->attr);
         cr_expect_arr_eq((char *)a->attr, (char *)b->attr, a->op->attr_size, "layer %d", k);
+        cr_expect_arr_eq((char *)a->attr, (char *)x->attr, a->op->attr_size, "layer %d", k);
     }
     gpp_model_free(model);
     gpp_layer_info info;
@@ -483,4 +500,80 @@ Test(model, a_copy_shares_nothing_with_its_original)
     cr_expect_eq(gpp_model_add_text(copy, "relu; relu @b", NULL), GPP_OK, "an open copy grows");
     cr_expect_eq(gpp_model_find(copy, "b"), 1);
     gpp_model_free(copy);
+}
+
+/* --- several inputs --------------------------------------------------------------------------- */
+
+Test(model, wrong_inputs_are_refused_by_number)
+{
+    static const struct {
+        const char *why;
+        int count;
+        gpp_shape in[3];
+        const char *message;
+    } cases[] = {
+        {"none", 0, {{GPP_F32, 0, {0}, 0, 0}}, "input: 0 shapes, expected a list of 1 ... 16"},
+        {"too many", 17, {{GPP_F32, 0, {0}, 0, 0}}, "input: 17 shapes"},
+        {"negative", -1, {{GPP_F32, 0, {0}, 0, 0}}, "input: -1 shapes"},
+        {"the second is wrong",
+         2,
+         {{GPP_F32, 1, {4}, 0, 0}, {GPP_F32, 1, {0}, 0, 0}},
+         "input 1: dimension 0 must be 1 or more, got 0"},
+        {"a batch beyond the last", 1, {{GPP_F32, 1, {4}, 4, 0}}, "input: batch must be 0 ... 3"},
+        {"a negative batch", 1, {{GPP_F32, 1, {4}, -2, 0}}, "or GPP_ROWS_FIXED, got -2"},
+        {"fixed at nothing",
+         2,
+         {{GPP_F32, 1, {4}, 0, 0}, {GPP_F32, 1, {4}, GPP_ROWS_FIXED, 0}},
+         "input 1: fixed rows must be 1 or more, got 0"},
+        {"fixed beyond any memory",
+         2,
+         {{GPP_F32, 1, {4}, 0, 0}, {GPP_F32, 1, {4}, GPP_ROWS_FIXED, INT64_MAX / 2}},
+         "input 1: its rows are larger than 2^48 bytes"},
+        {"all fixed",
+         2,
+         {{GPP_F32, 1, {4}, GPP_ROWS_FIXED, 1}, {GPP_F32, 1, {4}, GPP_ROWS_FIXED, 2}},
+         "input: all have fixed rows"},
+        {"a gap", 1, {{GPP_F32, 1, {4}, 1, 0}}, "there is a batch 1, and none of number 0"},
+        {"a gap in between",
+         3,
+         {{GPP_F32, 1, {4}, 3, 0}, {GPP_F32, 1, {4}, 0, 0}, {GPP_F32, 1, {4}, 2, 0}},
+         "there is a batch 3, and none of number 1"},
+    };
+    gpp_model *model = from_text("add");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        cr_expect_eq(gpp_model_set_inputs(model, cases[k].in, cases[k].count, &err), GPP_EINVAL,
+                     "%s", cases[k].why);
+        cr_expect(strncmp(err.msg, "input", 5) == 0 && strstr(err.msg, cases[k].message), "%s: %s",
+                  cases[k].why, err.msg);
+        cr_expect_eq(gpp_model_inputs(model, NULL), 0, "%s", cases[k].why);
+    }
+    cr_expect_eq(gpp_model_set_inputs(model, NULL, 1, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_model_set_inputs(NULL, cases[3].in, 1, NULL), GPP_EINVAL);
+    gpp_model_free(model);
+}
+
+Test(model, inputs_and_outputs_are_told_with_their_rows)
+{
+    const gpp_shape in[] = {
+        {GPP_F32, 1, {4}, 1, 77}, {GPP_I64, 0, {0}, 0, 0}, {GPP_F32, 0, {0}, GPP_ROWS_FIXED, 1}};
+    gpp_shape shape[GPP_MAX_TENSORS];
+    gpp_layer_info info;
+    const gpp_ref all[] = {{GPP_REF_INPUT, 2}, {GPP_REF_INPUT, 0}, {GPP_REF_INPUT, 1}};
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model = new_model();
+    cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
+    cr_assert_eq(gpp_model_from(model, &all[1], 1, NULL), GPP_OK);
+    cr_assert_eq(gpp_model_add(model, "relu", NULL, NULL, 0, NULL), GPP_OK);
+    cr_assert_eq(gpp_model_end(model, all, 3, NULL), GPP_OK);
+    cr_expect_eq(gpp_model_inputs(model, NULL), 0, "none before");
+    cr_assert_eq(gpp_model_set_inputs(model, in, 3, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_inputs(model, shape), 3);
+    cr_expect(shape[0].batch == 1 && shape[0].rows == 0, "rows mean nothing where not fixed");
+    cr_expect(shape[2].batch == GPP_ROWS_FIXED && shape[2].rows == 1 && shape[2].rank == 0);
+    cr_assert_eq(gpp_model_outputs(model, shape), 3);
+    cr_expect(shape[0].batch == GPP_ROWS_FIXED && shape[2].dtype == GPP_I64);
+    cr_assert_eq(gpp_model_layer(model, 0, &info, NULL), GPP_OK);
+    cr_expect(info.inputs == 3 && info.outputs == 3 && info.operators == 1 && info.rank == 0);
+    gpp_model_free(model);
 }

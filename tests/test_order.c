@@ -110,7 +110,7 @@ Test(order, a_recomputation_starts_before_its_gradient_is_there)
     if (pipe->devices < 2)
         cr_skip_test("one core: both partitions share a device");
     test_batch b = test_batch_new(pipe, 8, 1);
-    cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, &err), GPP_OK, "%s",
+    cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK, "%s",
                  err.msg);
     const gpp__exec *e = pipe->last;
     int early = 0;

@@ -44,7 +44,7 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = -1);
     CASE(GPP_EINVAL, "balance[1] is 0", o.partitions = 2; o.balance = zero);
     CASE(GPP_EINVAL, "model: 4, sum of balance: 5", o.partitions = 2; o.balance = longer);
-    CASE(GPP_EINVAL, "without the number of partitions", o.balance = whole);
+    CASE(GPP_EINVAL, "balance is required", o.balance = whole);
     CASE(GPP_EINVAL, "batch must be >= 0", o.batch = -2);
     CASE(GPP_ENODEV, "(devices: 1, partitions: 2)", o.partitions = 2; o.devices = one;
          o.device_count = 1);
@@ -59,7 +59,7 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
 #undef CASE
     gpp_model_free(model);
     gpp_model_new(&model, NULL);
-    refused(model, NULL, GPP_EINVAL, "no layers");
+    refused(model, NULL, GPP_ESTATE, "input is not set");
     gpp_model_add_text(model, "relu", NULL);
     refused(model, NULL, GPP_ESTATE, "input is not set");
     gpp_model_free(model);
@@ -99,7 +99,7 @@ Test(pipe, wrong_tensors_are_refused_and_change_nothing)
     cr_expect_eq(gpp_pipe_step(p, NULL, &b.target, NULL, NULL, &err), GPP_EINVAL);
     cr_expect_eq(gpp_pipe_step(p, &b.x, NULL, NULL, NULL, &err), GPP_EINVAL);
     cr_expect_eq(gpp_pipe_step(NULL, &b.x, &b.target, NULL, NULL, &err), GPP_EINVAL);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE, "no forward");
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE, "no forward");
     cr_expect_eq(gpp_pipe_update(p, &err), GPP_ESTATE, "no gradients");
     double loss;
     cr_expect_eq(gpp_pipe_evaluate(p, &b.x, NULL, NULL, &loss, &err), GPP_EINVAL,
@@ -123,7 +123,7 @@ Test(pipe, without_loss_or_optimizer_says_so)
     cr_expect_eq(gpp_pipe_step(p, &b.x, &b.y, NULL, NULL, &err), GPP_ESTATE);
     cr_expect(strstr(err.msg, "options.optimizer"), "%s", err.msg);
     gpp_error_clear(&err);
-    cr_expect_eq(gpp_pipe_gradients(p, &b.x, &b.y, NULL, NULL, &err), GPP_ESTATE);
+    cr_expect_eq(gpp_pipe_gradients(p, &b.x, &b.y, NULL, NULL, NULL, &err), GPP_ESTATE);
     cr_expect(strstr(err.msg, "options.loss"), "%s", err.msg);
     cr_expect_eq(gpp_pipe_set_lr(p, 0.1, NULL), GPP_ESTATE);
     cr_expect_eq(gpp_pipe_evaluate(p, &b.x, NULL, &b.y, NULL, NULL), GPP_OK);
@@ -292,7 +292,7 @@ Test(pipe, gradients_and_update_are_a_step)
         test_batch x = test_batch_new(a, 10, (uint64_t)s);
         double la, lb;
         cr_assert_eq(gpp_pipe_step(a, &x.x, &x.target, NULL, &la, &err), GPP_OK, "%s", err.msg);
-        cr_assert_eq(gpp_pipe_gradients(b, &x.x, &x.target, NULL, &lb, &err), GPP_OK, "%s",
+        cr_assert_eq(gpp_pipe_gradients(b, &x.x, &x.target, NULL, NULL, &lb, &err), GPP_OK, "%s",
                      err.msg);
         cr_assert_eq(gpp_pipe_update(b, &err), GPP_OK, "%s", err.msg);
         cr_expect_eq(la, lb);
@@ -333,22 +333,26 @@ Test(pipe, the_learning_rate_can_change)
     gpp_pipe_free(p);
 }
 
-Test(pipe, anything_that_runs_discards_a_kept_forward)
+Test(pipe, a_kept_forward_survives_what_does_not_update_and_goes_back_once)
 {
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *p = test_pipe_new(&small, &o);
     test_batch b = test_batch_new(p, 4, 1), other = test_batch_new(p, 3, 1);
     gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, &err), GPP_OK, "%s", err.msg);
-    cr_expect_eq(gpp_pipe_backward(p, &other.x, &other.grad_y, NULL, &err), GPP_ESHAPE,
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &other.x, &other.grad_y, NULL, &err), GPP_ESHAPE,
                  "another number of rows");
     gpp_error_clear(&err);
-    cr_assert_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, &err), GPP_OK, "%s", err.msg);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE, "once is enough");
+    cr_assert_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE,
+                 "once is enough");
     gpp_error_clear(&err);
-    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, &err), GPP_OK);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err), GPP_OK);
     cr_assert_eq(gpp_pipe_evaluate(p, &b.x, NULL, &b.y, NULL, &err), GPP_OK);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err), GPP_OK);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err), GPP_OK);
+    cr_expect_eq(gpp_pipe_discard(p, -1, &err), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err), GPP_ESTATE);
     test_batch_free(&b);
     test_batch_free(&other);
     gpp_pipe_free(p);
@@ -399,8 +403,8 @@ Test(pipe, partitions_of_nothing_but_views_stay_inside_the_callers_memory)
             gpp_tensor grad_x = b.grad_x;
             grad_x.data = room + 1;
             gpp_error err = GPP_ERROR_INIT;
-            cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, &err), GPP_OK, "%s", err.msg);
-            cr_assert_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, wants ? &grad_x : NULL, &err),
+            cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
+            cr_assert_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, wants ? &grad_x : NULL, &err),
                          GPP_OK, "%s", err.msg);
             cr_expect(room[0] == 7 && room[16] == 7, "%s: wrote beside grad_x", texts[k]);
             if (wants && !strncmp(texts[k], "identity; identity", 18))
@@ -428,10 +432,10 @@ Test(pipe, outputs_that_overlap_inputs_are_refused)
     inside.data = (float *)b.x.data + 29;
     cr_expect_eq(gpp_pipe_evaluate(p, &b.x, NULL, &inside, NULL, NULL), GPP_EINVAL,
                  "the last element");
-    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.grad_y, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.x, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, &b.grad_x, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, &b.grad_y, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, &b.x, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, &b.grad_x, NULL), GPP_OK);
     test_batch_free(&b);
     gpp_pipe_free(p);
 }
@@ -441,13 +445,13 @@ Test(pipe, an_update_or_a_new_parameter_discards_a_kept_forward)
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *p = test_pipe_new(&small, &o);
     test_batch b = test_batch_new(p, 4, 1);
-    cr_assert_eq(gpp_pipe_gradients(p, &b.x, &b.target, NULL, NULL, NULL), GPP_OK);
-    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_gradients(p, &b.x, &b.target, NULL, NULL, NULL, NULL), GPP_OK);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, NULL), GPP_OK);
     cr_assert_eq(gpp_pipe_update(p, NULL), GPP_OK);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
-    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL), GPP_OK);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
+    cr_assert_eq(gpp_pipe_forward(p, &b.x, &b.y, NULL, NULL), GPP_OK);
     cr_assert_eq(gpp_pipe_set(p, "b.bias", (float[]){1, 2, 3, 4}, 4, NULL), GPP_OK);
-    cr_expect_eq(gpp_pipe_backward(p, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
+    cr_expect_eq(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
     test_batch_free(&b);
     gpp_pipe_free(p);
 }

@@ -1,6 +1,7 @@
 /*
- * tests/test_plan.c: what is in a plan: tasks, how many buffers and bytes; tables that cannot run;
- * large plans; how a mini-batch is cut. That plans work when they run is in test_plan_run.c.
+ * tests/test_plan.c: what is in a plan: tasks, how many buffers and bytes; skips; partitions that
+ * share parameters; specs that contradict themselves, tables that cannot run; large plans; how a
+ * mini-batch is cut. That plans work when they run is in test_plan_run.c.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -55,16 +56,14 @@ Test(plan, slots_are_as_few_as_the_schedule_needs)
         r.spec.window = c->window;
         r.spec.shape.ascending = c->ascending;
         for (int j = 0; j < c->n; j++) {
-            r.stage[j].backward_reads_input = c->reads_input;
-            r.stage[j].backward_reads_output = c->reads_output;
+            r.route[j].backward_reads_in = c->reads_input;
+            r.route[j].backward_reads_out = c->reads_output;
         }
         gpp__plan *plan = plan_rig_plan(&r);
-        for (int j = 1; j < c->n; j++)
-            cr_expect_eq(plan_rig_slots(plan, GPP__BOUNDARY, j), c->boundary,
-                         "%s: %d slots before %d", c->why, plan_rig_slots(plan, GPP__BOUNDARY, j),
-                         j);
-        cr_expect_eq(plan_rig_slots(plan, GPP__BOUNDARY, c->n), c->outputs,
-                     "%s: %d slots of outputs", c->why, plan_rig_slots(plan, GPP__BOUNDARY, c->n));
+        for (int j = 0; j < c->n; j++)
+            cr_expect_eq(plan_rig_slots(plan, GPP__ROUTE, j),
+                         j < c->n - 1 ? c->boundary : c->outputs, "%s: %d slots behind %d", c->why,
+                         plan_rig_slots(plan, GPP__ROUTE, j), j);
         for (int j = 0; j < c->n; j++)
             cr_expect_eq(plan_rig_slots(plan, GPP__TAPE, j), c->tape, "%s: %d tapes", c->why,
                          plan_rig_slots(plan, GPP__TAPE, j));
@@ -157,23 +156,28 @@ Test(plan, bytes_beyond_counting_are_refused)
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
     plan_rig_init(&r, TRAIN, 2, 3, 0);
-    r.spec.shape.device_of = r.device_of;
-    r.spec.stage = r.stage;
-    r.stage[1].input = SIZE_MAX / 2;
-    cr_expect_eq(gpp__plan_new(&plan, &r.spec, &err), GPP_ENOMEM);
+    r.route[0].bytes = SIZE_MAX / 2;
+    cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
     cr_expect_null(plan);
+    r.route[0].bytes = SIZE_MAX;
+    cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
+    r.route[0].bytes = 1;
+    r.stage[1].stats = SIZE_MAX / 2;
+    r.spec.statistics = true;
+    cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
 }
 
 Test(plan, things_without_bytes_do_not_appear)
 {
     plan_rig r;
     plan_rig_init(&r, TRAIN, 2, 3, 1);
-    r.stage[1] = (gpp__stage_sizes){.gives_grad_input = true};
+    r.stage[1] = (gpp__stage_sizes){.home = 1};
+    r.spec.statistics = r.spec.backup = true;
     gpp__plan *plan = plan_rig_plan(&r);
     for (size_t k = 0; k < plan->tasks; k++)
         for (int a = 0; a < plan->task[k].access_count && plan->task[k].j == 1; a++)
             cr_expect(plan->task[k].access[a].role == GPP__ROLE_LOSSES ||
-                      plan->buffer[plan->task[k].access[a].buffer].cls == GPP__BOUNDARY);
+                      plan->buffer[plan->task[k].access[a].buffer].cls == GPP__ROUTE);
     cr_expect_eq(plan->task[plan_rig_find(plan, GPP__UPDATE, -1, 1)].access_count, 0);
     cr_expect_eq(plan_rig_slots(plan, GPP__TAPE, 1), 0);
     gpp__plan_free(plan);
@@ -239,6 +243,438 @@ Test(plan, the_clock_is_gpipes_lockstep_picture)
         cr_expect_eq(plan->task[task].clock, cases[k].clock, "case %zu", k);
     }
     gpp__plan_free(plan);
+}
+
+/* --- routes */
+
+/* What a task is expected to do with a route in a role; 0: nothing. */
+static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__route *route, int role)
+{
+    bool begins = route->from == t->j, ends = route->to == t->j;
+    bool output = route->to == r->spec.shape.partitions;
+    bool in = role == GPP__ROLE_IN && ends, out = role == GPP__ROLE_OUT && begins,
+         grad_in = role == GPP__ROLE_GRAD_IN && ends && route->grad,
+         grad_out = role == GPP__ROLE_GRAD_OUT && begins && route->grad;
+    switch (t->kind) {
+    case GPP__FORWARD:
+        return in ? GPP__READ : out ? GPP__WRITE : 0;
+    case GPP__RECOMPUTE:
+        return (in && route->recompute_reads_in) || (out && route->recompute_reads_out) ? GPP__READ
+                                                                                        : 0;
+    case GPP__BACKWARD:
+        if ((in && route->backward_reads_in) || (out && route->backward_reads_out) || grad_out)
+            return GPP__READ;
+        return grad_in ? GPP__WRITE : 0;
+    case GPP__OUTPUT:
+    case GPP__LOSS:
+    case GPP__SEED:
+        if (output && role == GPP__ROLE_OUT && t->kind != GPP__SEED)
+            return GPP__READ;
+        return output && role == GPP__ROLE_GRAD_OUT && route->grad && r->spec.shape.backward &&
+                       t->kind != GPP__OUTPUT
+                   ? GPP__WRITE
+                   : 0;
+    default:
+        return 0;
+    }
+}
+
+/* What it does; at most one access, by the right port. */
+static int found_mode(const gpp__plan *plan, const gpp__task *t, int k, int role)
+{
+    const gpp__route *route = &plan->route[k];
+    bool in = role == GPP__ROLE_IN || role == GPP__ROLE_GRAD_IN;
+    int mode = 0;
+    for (int a = 0; a < t->access_count; a++) {
+        const gpp__buffer *b = &plan->buffer[t->access[a].buffer];
+        if (b->cls != GPP__ROUTE || b->j != k || t->access[a].role != role)
+            continue;
+        cr_expect_eq(mode, 0);
+        cr_expect_eq(t->access[a].port, in ? route->in_port : route->out_port);
+        mode = t->access[a].mode;
+    }
+    return mode;
+}
+
+Test(plan, a_route_is_accessed_at_its_ends_as_it_says_and_nowhere_else)
+{
+    static const int roles[] = {GPP__ROLE_IN, GPP__ROLE_OUT, GPP__ROLE_GRAD_IN, GPP__ROLE_GRAD_OUT};
+    for (int round = 0; round < 300; round++) {
+        plan_rig r;
+        plan_rig_draw(&r, round % 4);
+        gpp__plan *plan = plan_rig_plan(&r);
+        cr_assert_eq(plan->routes, r.spec.routes);
+        for (size_t k = 0; k < plan->tasks; k++)
+            for (int route = 0; route < plan->routes; route++)
+                for (int role = 0; role < 4; role++)
+                    cr_assert_eq(found_mode(plan, &plan->task[k], route, roles[role]),
+                                 expected_mode(&r, &plan->task[k], &r.route[route], roles[role]),
+                                 "%c(%d,%d), route %d, role %d",
+                                 gpp__kind_letter((gpp__kind)plan->task[k].kind), plan->task[k].i,
+                                 plan->task[k].j, route, roles[role]);
+        gpp__plan_free(plan);
+    }
+}
+
+Test(plan, partitions_between_never_see_a_skip)
+{
+    for (int variant = 0; variant < 4 * 3 * 2 * 2; variant++) {
+        plan_rig r;
+        bool reads = variant & 1;
+        int n = variant & 2 ? 4 : 3, seen[4] = {0};
+        plan_rig_init(&r, variant / 4 % 4, n, 3, variant / 16);
+        int skip = plan_rig_route(&r, 0, 2, "0.identity");
+        r.route[skip].backward_reads_in = r.route[skip].backward_reads_out = reads;
+        r.spec.node_of = r.node_of;
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t k = 0; k < plan->tasks; k++)
+            for (int a = 0; a < plan->task[k].access_count; a++) {
+                const gpp__buffer *b = &plan->buffer[plan->task[k].access[a].buffer];
+                seen[plan->task[k].j] += b->cls == GPP__ROUTE && b->j == skip;
+            }
+        cr_expect(seen[0] > 0 && seen[1] == 0 && seen[2] > 0 && seen[3] == 0, "variant %d",
+                  variant);
+        for (size_t k = 0; k < plan->buffers; k++)
+            if (plan->buffer[k].cls == GPP__ROUTE && plan->buffer[k].j == skip)
+                cr_expect(plan->buffer[k].device == 2 && plan->buffer[k].other == 0);
+        gpp__plan_free(plan);
+    }
+}
+
+/* torchgpipe keeps a popped skip on its destination until the recompute there, and lets go of it
+ * right after the pop where nothing is recomputed. */
+static const struct life_case {
+    const char *why;
+    int kind, mode, window, devices;
+    bool recompute, backward; /* reads it at its end */
+    char last;                /* kind of task that reads micro-batch 0's last */
+    int slots;
+} life_cases[] = {
+    {"evaluation: let go of by the forward", EVALUATE, 0, 0, 1, true, true, 'F', 1},
+    {"devices of their own: the source hears of it through windows", EVALUATE, 0, 1, 4, true, true,
+     'F', 2},
+    {"windows of 2", EVALUATE, 0, 2, 4, true, true, 'F', 4},
+    {"nobody tells the source", EVALUATE, 0, 0, 4, true, true, 'F', 5},
+    {"nothing recomputed: gradients take its place", TRAIN, 2, 0, 4, true, false, 'F', 5},
+    {"nothing recomputed, but the backward reads it", TRAIN, 2, 0, 4, true, true, 'B', 6},
+    {"kept until the recompute; its own gradient takes its place", TRAIN, 0, 0, 4, true, false, 'R',
+     5},
+    {"the same on one device", TRAIN, 0, 0, 1, true, false, 'R', 5},
+    {"the last one is not recomputed", TRAIN, 1, 0, 4, true, false, 'R', 5},
+    {"kept until the backward", TRAIN, 0, 0, 4, true, true, 'B', 6},
+    {"not even the recompute wants it", TRAIN, 0, 0, 4, false, false, 'F', 5},
+    {"kept for a backward apart", KEEP, 0, 0, 4, true, false, 'F', 5},
+    {"not kept for a backward apart", KEEP, 2, 0, 1, true, false, 'F', 1},
+    {"left by a forward apart", BACK, 0, 0, 4, true, false, 'R', 5},
+};
+
+/* The kind of the last task that reads the activation of micro-batch 0. */
+static char last_reader(const gpp__plan *plan, int route)
+{
+    char last = '-';
+    for (size_t k = 0; k < plan->tasks; k++)
+        if (plan->task[k].i == 0 && found_mode(plan, &plan->task[k], route, GPP__ROLE_IN))
+            last = gpp__kind_letter((gpp__kind)plan->task[k].kind);
+    return last;
+}
+
+Test(plan, a_skip_lives_until_its_destination_has_read_it_for_the_last_time)
+{
+    for (size_t k = 0; k < sizeof life_cases / sizeof *life_cases; k++) {
+        const struct life_case *c = &life_cases[k];
+        plan_rig r;
+        plan_rig_init(&r, c->kind, 4, 5, c->mode);
+        int skip = plan_rig_route(&r, 0, 2, "0.identity");
+        r.route[skip].recompute_reads_in = c->recompute;
+        r.route[skip].backward_reads_in = c->backward;
+        r.spec.window = c->window;
+        r.spec.shape.devices = c->devices;
+        for (int j = 0; j < 4; j++)
+            r.device_of[j] = j % c->devices;
+        gpp__plan *plan = plan_rig_plan(&r);
+        cr_expect_eq(last_reader(plan, skip), c->last, "%s: %c", c->why, last_reader(plan, skip));
+        cr_expect_eq(plan_rig_slots(plan, GPP__ROUTE, skip), c->slots, "%s: %d slots", c->why,
+                     plan_rig_slots(plan, GPP__ROUTE, skip));
+        gpp__plan_free(plan);
+    }
+}
+
+Test(plan, two_outputs_both_go_to_the_caller_and_back)
+{
+    plan_rig r;
+    plan_rig_init(&r, TRAIN, 2, 2, 0);
+    int second = plan_rig_route(&r, 1, 2, NULL);
+    for (int grads = 0; grads < 4; grads++) {
+        r.route[1].grad = grads & 1;
+        r.route[second].grad = grads & 2;
+        gpp__plan *plan = plan_rig_plan(&r);
+        const gpp__task *output = &plan->task[plan_rig_find(plan, GPP__OUTPUT, 0, 1)],
+                        *loss = &plan->task[plan_rig_find(plan, GPP__LOSS, 0, 1)];
+        cr_expect_eq(output->access_count, 2);
+        cr_expect_eq(output->access[1].port, 1);
+        cr_expect_eq(loss->access_count, 2 + (grads & 1) + (grads >> 1) + 1);
+        gpp__plan_free(plan);
+    }
+}
+
+Test(plan, a_seed_that_nobody_wants_touches_nothing)
+{
+    plan_rig r;
+    plan_rig_init(&r, BACK, 2, 2, 0);
+    r.route[1].grad = false;
+    gpp__plan *plan = plan_rig_plan(&r);
+    cr_expect_eq(plan->task[plan_rig_find(plan, GPP__SEED, 1, 1)].access_count, 0);
+    cr_expect_geq(plan_rig_find(plan, GPP__BACKWARD, 1, 1), 0, "its backward is there");
+    gpp__plan_free(plan);
+}
+
+Test(plan, a_plan_has_routes_and_names_of_its_own)
+{
+    plan_rig r;
+    char name[] = "0.identity";
+    plan_rig_init(&r, TRAIN, 3, 2, 0);
+    int skip = plan_rig_route(&r, 0, 2, name);
+    gpp__plan *plan = plan_rig_plan(&r);
+    memset(name, 'x', sizeof name - 1);
+    memset(r.route, 0, sizeof r.route);
+    cr_expect_str_eq(plan->route[skip].name, "0.identity");
+    cr_expect(plan->route[skip].from == 0 && plan->route[skip].to == 2);
+    cr_expect_null(plan->route[0].name);
+    gpp__plan_free(plan);
+}
+
+/* --- what partitions keep */
+
+Test(plan, partitions_of_one_home_share_its_parameters)
+{
+    static const int device_of[] = {0, 1, 0, 1, 0}, home[] = {0, 1, 0, 3, 4};
+    plan_rig r;
+    int writes[5] = {0}, firsts[5] = {0};
+    plan_rig_init(&r, TRAIN, 5, 3, 1);
+    r.spec.shape.devices = 2;
+    r.spec.backup = true;
+    for (int j = 0; j < 5; j++) {
+        r.device_of[j] = device_of[j];
+        r.stage[j].home = home[j];
+    }
+    r.stage[0].trains = false; /* but 2, which has its parameters there, does */
+    gpp__plan *plan = plan_rig_plan(&r);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        const gpp__buffer *params = role_of(plan, t, GPP__ROLE_PARAMS),
+                          *grads = role_of(plan, t, GPP__ROLE_GRADS);
+        firsts[t->j] += t->first;
+        if (params)
+            cr_expect_eq(params->j, home[t->j]);
+        if (grads)
+            cr_expect_eq(grads->j, home[t->j]);
+        cr_expect_eq(t->kind == GPP__BACKWARD && t->j == 0 && grads, 0, "0 does not train");
+        for (int a = 0; a < t->access_count; a++)
+            writes[home[t->j]] +=
+                t->access[a].role == GPP__ROLE_GRADS && t->access[a].mode == GPP__WRITE;
+        if (t->kind == GPP__UPDATE)
+            cr_expect_eq(t->access_count, t->j == 2 ? 0 : 5, "U(%d): %d", t->j, t->access_count);
+    }
+    for (int j = 0; j < 5; j++) {
+        cr_expect_eq(firsts[j], 1, "%d", j);
+        cr_expect_eq(writes[j], j != 2, "%d", j);
+        cr_expect_eq(plan_rig_slots(plan, GPP__PARAMS, j), j != 2);
+        cr_expect_eq(plan_rig_slots(plan, GPP__GRADS, j), j != 2);
+        cr_expect_eq(plan_rig_slots(plan, GPP__BACKUP, j), j != 2);
+    }
+    gpp__plan_free(plan);
+}
+
+Test(plan, accumulated_gradients_are_never_assigned)
+{
+    plan_rig r;
+    plan_rig_init(&r, TRAIN, 2, 4, 1);
+    r.spec.accumulate = true;
+    gpp__plan *plan = plan_rig_plan(&r);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        cr_expect_not(t->first);
+        for (int a = 0; a < t->access_count && t->kind == GPP__BACKWARD; a++)
+            cr_expect(t->access[a].role != GPP__ROLE_GRADS || t->access[a].mode == GPP__READWRITE);
+    }
+    gpp__plan_free(plan);
+}
+
+Test(plan, statistics_are_written_by_forwards_alone)
+{
+    for (int kind = TRAIN; kind <= KEEP; kind++) {
+        plan_rig r;
+        plan_rig_init(&r, kind, 2, 3, 0);
+        r.stage[1].stats = 0;
+        r.spec.statistics = true;
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t k = 0; k < plan->tasks; k++) {
+            const gpp__task *t = &plan->task[k];
+            const gpp__buffer *b = role_of(plan, t, GPP__ROLE_STATS);
+            cr_expect_eq(b != NULL, t->kind == GPP__FORWARD && t->j == 0);
+            if (b)
+                cr_expect(b->cls == GPP__STATS && b->device == 0 && b->bytes == 64,
+                          "3 records of 16 bytes on a cache line");
+            for (int a = 0; a < t->access_count; a++)
+                if (t->access[a].role == GPP__ROLE_STATS)
+                    cr_expect_eq(t->access[a].mode, t->i == 0 ? GPP__WRITE : GPP__READWRITE);
+        }
+        gpp__plan_free(plan);
+        r.spec.statistics = false;
+        plan = plan_rig_plan(&r);
+        cr_expect_eq(plan_rig_slots(plan, GPP__STATS, 0), 0);
+        gpp__plan_free(plan);
+    }
+}
+
+Test(plan, a_backup_has_room_for_what_an_update_changes)
+{
+    plan_rig r;
+    plan_rig_init(&r, TRAIN, 2, 3, 0);
+    r.spec.backup = true;
+    r.stage[1].trains = false;
+    gpp__plan *plan = plan_rig_plan(&r);
+    const gpp__buffer *b =
+        role_of(plan, &plan->task[plan_rig_find(plan, GPP__UPDATE, -1, 0)], GPP__ROLE_BACKUP);
+    cr_assert_not_null(b);
+    cr_expect_eq(b->bytes, 640 + 128);
+    cr_expect_eq(b->device, 0);
+    cr_expect_eq(plan_rig_slots(plan, GPP__BACKUP, 1), 0, "nothing changes there");
+    gpp__plan_free(plan);
+}
+
+/* --- gates */
+
+static const struct gate_case {
+    const char *why;
+    bool grad[4]; /* of routes 0->1, 1->2, 2->3, and of a skip 0->2 */
+    bool gate[4]; /* of partitions 0 ... 3 */
+} gate_cases[] = {
+    {"a whole chain: the first partition's last backward is the last of all",
+     {true, true, true, true},
+     {true, false, false, false}},
+    {"integers between 1 and 2, but a skip goes back",
+     {true, false, true, true},
+     {true, false, false, false}},
+    {"integers between 1 and 2, and no gradient of the skip",
+     {true, false, true, false},
+     {true, false, true, false}},
+    {"the first two frozen", {false, false, true, false}, {true, true, true, false}},
+    {"only the skip has a gradient", {false, false, false, true}, {true, true, false, true}},
+    {"nothing goes back", {false, false, false, false}, {true, true, true, true}},
+};
+
+Test(plan, where_no_gradient_goes_back_a_last_backward_is_a_gate)
+{
+    for (size_t k = 0; k < sizeof gate_cases / sizeof *gate_cases; k++) {
+        const struct gate_case *c = &gate_cases[k];
+        plan_rig r;
+        plan_rig_init(&r, TRAIN, 4, 3, 0);
+        r.spec.wait_for_all = true;
+        plan_rig_route(&r, 0, 2, "0.identity");
+        for (int j = 0; j < 3; j++)
+            r.route[j].grad = c->grad[j];
+        r.route[4].grad = c->grad[3];
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t q = 0; q < plan->tasks; q++) {
+            const gpp__task *t = &plan->task[q];
+            bool last = t->kind == GPP__BACKWARD && t->i == 0;
+            cr_expect_eq(role_of(plan, t, GPP__ROLE_GATE) != NULL,
+                         t->kind == GPP__UPDATE || (last && c->gate[t->j]), "%s: %c(%d,%d)", c->why,
+                         gpp__kind_letter((gpp__kind)t->kind), t->i, t->j);
+        }
+        gpp__plan_free(plan);
+    }
+}
+
+/* --- specs that contradict themselves */
+
+static void backwards(plan_rig *r)
+{
+    r->route[plan_rig_route(r, 1, 2, "0.identity")].to = 1;
+}
+static void beyond(plan_rig *r)
+{
+    r->route[0].to = 4;
+}
+static void from_nowhere(plan_rig *r)
+{
+    r->route[2].from = -1;
+}
+static void broken_chain(plan_rig *r)
+{
+    r->route[1].to = 3;
+}
+static void no_output(plan_rig *r)
+{
+    r->spec.routes = 2;
+}
+static void far_port(plan_rig *r)
+{
+    r->route[1].out_port = 65536;
+}
+static void no_port(plan_rig *r)
+{
+    r->route[1].in_port = -1;
+}
+static void empty(plan_rig *r)
+{
+    r->route[0].bytes = 0;
+}
+static void later_home(plan_rig *r)
+{
+    r->stage[0].home = 1;
+}
+static void home_of_home(plan_rig *r)
+{
+    r->device_of[0] = r->device_of[1] = r->device_of[2] = 0;
+    r->stage[1].home = 0;
+    r->stage[2].home = 1;
+}
+static void far_home(plan_rig *r)
+{
+    r->stage[2].home = 0;
+}
+static void too_many(plan_rig *r)
+{
+    r->spec.shape.micro_batches = INT32_MAX / 8 / 3;
+    r->spec.routes = PLAN_RIG_R;
+}
+
+static const struct wrong {
+    void (*spoil)(plan_rig *);
+    const char *msg;
+} wrongs[] = {
+    {backwards,
+     "route 3 (\"0.identity\") goes from partition 1 to 1, expected forwards within 0 ... 3"},
+    {beyond, "route 0 goes from partition 0 to 4, expected forwards within 0 ... 3"},
+    {from_nowhere, "route 2 goes from partition -1 to 3, expected forwards within 0 ... 3"},
+    {broken_chain, "there is no route from partition 1 to 2"},
+    {no_output, "there is no route from partition 2 to the caller"},
+    {far_port, "route 1 has port 65536, expected 0 ... 65535"},
+    {no_port, "route 1 has port -1, expected 0 ... 65535"},
+    {empty, "route 0 has 0 bytes, expected some"},
+    {later_home, "partition 0 has its parameters in partition 1, expected itself or an earlier one "
+                 "that has its own"},
+    {home_of_home, "partition 2 has its parameters in partition 1, expected itself or an earlier "
+                   "one that has its own"},
+    {far_home, "partition 2 on device 2 has its parameters in partition 0 on device 0"},
+    {too_many, "89478485 micro-batches of 14 routes and 3 partitions are too many values"},
+};
+
+Test(plan, a_spec_that_contradicts_itself_is_refused)
+{
+    for (size_t k = 0; k < sizeof wrongs / sizeof *wrongs; k++) {
+        plan_rig r;
+        gpp__plan *plan;
+        gpp_error err = GPP_ERROR_INIT;
+        plan_rig_init(&r, TRAIN, 3, 2, 0);
+        wrongs[k].spoil(&r);
+        cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_EINVAL, "%s",
+                     wrongs[k].msg);
+        cr_expect_str_eq(err.msg, wrongs[k].msg, "%s", err.msg);
+        cr_expect_null(plan);
+    }
 }
 
 /* --- tables that cannot run */
@@ -331,10 +767,8 @@ Test(plan, a_table_that_cannot_run_is_refused_and_says_where)
         bad = &bads[k];
         plan_rig_init(&r, TRAIN, 2, 2, 0);
         r.spec.shape.outputs = r.spec.shape.update = false;
-        r.spec.shape.device_of = r.device_of;
-        r.spec.stage = r.stage;
         r.spec.schedule = &bad_schedule;
-        gpp_status status = gpp__plan_new(&plan, &r.spec, &err);
+        gpp_status status = gpp__plan_new(&plan, plan_rig_spec(&r), &err);
         cr_expect_eq(status, bad->msg ? GPP_EINVAL : GPP_OK, "%s", bad->why);
         if (bad->msg) {
             cr_expect_str_eq(err.msg, bad->msg, "%s: %s", bad->why, err.msg);
@@ -352,12 +786,48 @@ Test(plan, a_deadlocks_record_names_the_cell)
     bad = &bads[1];
     plan_rig_init(&r, TRAIN, 2, 2, 0);
     r.spec.shape.outputs = r.spec.shape.update = false;
-    r.spec.shape.device_of = r.device_of;
-    r.spec.stage = r.stage;
     r.spec.schedule = &bad_schedule;
-    cr_expect_eq(gpp__plan_new(&plan, &r.spec, &err), GPP_EINVAL);
+    cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_EINVAL);
     cr_expect_eq(err.micro_batch, 1);
     cr_expect_eq(err.partition, 1);
+}
+
+static gpp_status early_generate(const gpp__step_shape *shape, gpp__table *table, gpp_error *err)
+{
+    static const gpp__entry entry[] = {
+        F(0, 0), F(0, 1), B(0, 0), {GPP__UPDATE, -1, 0}, L(0), B(0, 1), {GPP__UPDATE, -1, 1},
+    };
+    size_t count = sizeof entry / sizeof *entry;
+    gpp_status status = gpp__table_init(table, shape->devices, &count, err);
+    if (status == GPP_OK)
+        memcpy(table->entry[0], entry, sizeof entry);
+    if (status == GPP_OK)
+        table->count[0] = count;
+    return status;
+}
+static const gpp__schedule early_schedule = {"early", early_generate};
+
+Test(plan, an_update_before_a_backward_that_adds_to_its_gradients_is_refused)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        plan_rig r;
+        gpp__plan *plan;
+        gpp_error err = GPP_ERROR_INIT;
+        plan_rig_init(&r, TRAIN, 2, 1, 2);
+        r.spec.shape.devices = 1;
+        r.spec.shape.outputs = false;
+        r.device_of[1] = 0;
+        r.route[0].grad = false;
+        r.stage[1].home = shared ? 0 : 1;
+        r.spec.schedule = &early_schedule;
+        cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), shared ? GPP_EINVAL : GPP_OK);
+        if (shared)
+            cr_expect_str_eq(
+                err.msg,
+                "device 0 waits for ever at U(0): needs B(0,1), which its own table has later",
+                "%s", err.msg);
+        gpp__plan_free(plan);
+    }
 }
 
 /* --- large plans */
@@ -365,14 +835,36 @@ Test(plan, a_deadlocks_record_names_the_cell)
 static const struct large {
     const char *why;
     int n, m, devices, checkpointed;
+    int skips; /* 1: from each partition of the first half to its mirror image; 2: from 0 to all */
 } larges[] = {
-    {"many micro-batches", 2, 50000, 2, 49999},
-    {"many cells", 64, 1563, 64, 1562},
-    {"many cells, all tapes kept", 64, 1563, 64, 0},
-    {"many cells on one device", 64, 1563, 1, 1562},
-    {"many devices", 1000, 100, 1000, 99},
-    {"many partitions on one device", 100000, 1, 1, 1},
+    {"many micro-batches", 2, 50000, 2, 49999, 0},
+    {"many cells", 64, 1563, 64, 1562, 0},
+    {"many cells, all tapes kept", 64, 1563, 64, 0, 0},
+    {"many cells on one device", 64, 1563, 1, 1562, 0},
+    {"many devices", 1000, 100, 1000, 99, 0},
+    {"many partitions on one device", 100000, 1, 1, 1, 0},
+    {"many cells in a U", 64, 1563, 64, 1562, 1},
+    {"many skips on one device", 100000, 1, 1, 1, 1},
+    {"many skips from one partition", 1000, 100, 1000, 99, 2},
 };
+
+/* The routes of a large plan. */
+static int lay_routes(const struct large *c, const plan_rig *r, gpp__route *route)
+{
+    int count = 0, end = c->skips == 2 ? c->n : c->skips == 1 ? c->n / 2 : 0;
+    for (int j = 0; j < c->n; j++) {
+        route[count] = r->route[0];
+        route[count].from = j;
+        route[count++].to = j + 1;
+    }
+    for (int j = 1; j < end; j++) {
+        route[count] = r->route[0];
+        route[count].from = c->skips == 2 ? 0 : j;
+        route[count].to = c->skips == 2 ? j : c->n - j;
+        route[count++].out_port = c->skips == 2 ? j : 1;
+    }
+    return count;
+}
 
 Test(plan, a_hundred_thousand_cells_can_be_planned)
 {
@@ -382,13 +874,17 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
         gpp__plan *plan;
         gpp_error err = GPP_ERROR_INIT;
         gpp__stage_sizes *stage = calloc((size_t)c->n, sizeof *stage);
+        gpp__route *route = calloc(2 * (size_t)c->n, sizeof *route);
         int *device_of = calloc((size_t)c->n, sizeof *device_of);
         plan_rig_init(&r, TRAIN, 2, 2, 0);
         for (int j = 0; j < c->n; j++) {
-            stage[j] = r.stage[j > 0];
+            stage[j] = r.stage[0];
+            stage[j].home = j;
             device_of[j] = (int)((long)j * c->devices / c->n);
         }
         r.spec.stage = stage;
+        r.spec.route = route;
+        r.spec.routes = lay_routes(c, &r, route);
         r.spec.shape.device_of = device_of;
         r.spec.shape.partitions = c->n;
         r.spec.shape.micro_batches = c->m;
@@ -400,6 +896,7 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
                     (double)(clock() - from) * 1e3 / CLOCKS_PER_SEC);
         gpp__plan_free(plan);
         free(device_of);
+        free(route);
         free(stage);
     }
 }

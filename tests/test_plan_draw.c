@@ -11,20 +11,16 @@
 
 #include "graph/plan.h"
 
-static const gpp__stage_sizes stage_sizes = {.params = 100,
-                                             .grads = 100,
-                                             .optimizer = 100,
-                                             .input = 1000,
-                                             .output = 500,
-                                             .tape = 2000,
-                                             .scratch = 64,
-                                             .recompute_reads_input = true,
-                                             .gives_grad_input = true,
-                                             .trains = true};
+static const gpp__stage_sizes stage_sizes = {
+    .params = 100, .grads = 100, .optimizer = 100, .tape = 2000, .scratch = 64, .trains = true};
+static const gpp__route boundary = {.bytes = 1000, .recompute_reads_in = true, .grad = true};
 
-static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int device_of[])
+/* A chain, with a skip from partition 0 to 2 and a second boundary behind it if wanted. */
+static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int device_of[],
+                          bool skips)
 {
     gpp__stage_sizes *stage = calloc((size_t)n, sizeof *stage);
+    gpp__route *route = calloc((size_t)n + 2, sizeof *route);
     gpp__plan_spec spec = {.shape = {.partitions = n,
                                      .micro_batches = m,
                                      .devices = devices,
@@ -36,12 +32,23 @@ static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int
                                      .loss = true,
                                      .update = true},
                            .schedule = &gpp__schedule_gpipe,
-                           .stage = stage};
+                           .stage = stage,
+                           .route = route,
+                           .routes = n + (skips ? 2 : 0)};
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
-    for (int j = 0; j < n; j++)
+    for (int j = 0; j < n; j++) {
         stage[j] = stage_sizes;
+        stage[j].home = j;
+        route[j] = boundary;
+        route[j].from = j;
+        route[j].to = j + 1;
+    }
+    route[n - 1].bytes = 500;
+    route[n] = (gpp__route){0, 2, 1, 1, 300, true, false, false, false, true, "0.identity"};
+    route[n + 1] = (gpp__route){1, 2, 1, 2, 8, false, false, false, true, false, NULL};
     cr_assert_eq(gpp__plan_new(&plan, &spec, &err), GPP_OK, "%s", err.msg);
+    free(route);
     free(stage);
     return plan;
 }
@@ -82,20 +89,23 @@ static const struct picture {
     char file[40];
     draw_fn *draw;
     int n, m, checkpointed, devices, device_of[4];
+    bool skips;
 } pictures[] = {
-    {"plan_grid_except_last.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}},
-    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}},
-    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}},
-    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}},
-    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}},
-    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}},
+    {"plan_grid_except_last.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, false},
+    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}, false},
+    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}, false},
+    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}, false},
+    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}, false},
+    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, false},
+    {"plan_dot_skips.dot", gpp__plan_dot, 3, 1, 1, 2, {0, 1, 1}, true},
+    {"plan_text_skips.txt", gpp__plan_text, 3, 1, 1, 2, {0, 1, 1}, true},
 };
 
 Test(plan_draw, pictures_are_the_golden_ones)
 {
     for (size_t k = 0; k < sizeof pictures / sizeof *pictures; k++) {
         const struct picture *p = &pictures[k];
-        gpp__plan *plan = plan_of(p->n, p->m, p->checkpointed, p->devices, p->device_of);
+        gpp__plan *plan = plan_of(p->n, p->m, p->checkpointed, p->devices, p->device_of, p->skips);
         char *now = drawn(p->draw, plan), *want = golden(p->file, now);
         cr_expect_str_eq(now, want, "%s:\n%s", p->file, now);
         free(want);
@@ -107,7 +117,7 @@ Test(plan_draw, pictures_are_the_golden_ones)
 Test(plan_draw, no_row_of_a_grid_is_wider_than_its_cap)
 {
     static const int device_of[] = {0, 0, 0, 0};
-    gpp__plan *plan = plan_of(4, 2000, 1999, 1, device_of);
+    gpp__plan *plan = plan_of(4, 2000, 1999, 1, device_of, false);
     char *text = drawn(gpp__plan_grid, plan);
     for (char *row = strtok(text, "\n"); row; row = strtok(NULL, "\n"))
         cr_expect_leq(strlen(row), 160 + strlen("device 0 |  ..."), "%s", row);
@@ -119,7 +129,7 @@ Test(plan_draw, no_row_of_a_grid_is_wider_than_its_cap)
 Test(plan_draw, a_grid_shows_every_cell)
 {
     static const int device_of[] = {0, 1, 2};
-    gpp__plan *plan = plan_of(3, 5, 4, 3, device_of);
+    gpp__plan *plan = plan_of(3, 5, 4, 3, device_of, false);
     char *text = drawn(gpp__plan_grid, plan), *row = strchr(text, '\n') + 1;
     for (int j = 0; j < 3; j++) {
         char *end = strchr(row, '\n');
@@ -144,9 +154,9 @@ Test(plan_draw, a_grid_shows_every_cell)
 Test(plan_draw, a_dot_picture_declares_what_its_edges_join)
 {
     static const int device_of[] = {0, 1, 1};
-    gpp__plan *plan = plan_of(3, 4, 3, 2, device_of);
+    gpp__plan *plan = plan_of(3, 4, 3, 2, device_of, true);
     char *text = drawn(gpp__plan_dot, plan);
-    int depth = 0, edges = 0, dashed = 0, from, to, clusters = 0;
+    int depth = 0, edges = 0, dashed = 0, from, to, clusters = 0, skips = 0;
     for (const char *at = text; *at; at++) {
         depth += (*at == '{') - (*at == '}');
         cr_assert_geq(depth, 0);
@@ -163,11 +173,13 @@ Test(plan_draw, a_dot_picture_declares_what_its_edges_join)
             cr_expect_not(declared[from], "%s", line);
             declared[from] = true;
         }
+        skips += strstr(line, "skip 0.identity 0->2") != NULL;
         clusters += strstr(line, "subgraph cluster_") != NULL;
     }
     cr_expect_eq(clusters, 2);
     cr_expect_eq(dashed, (int)plan->tasks - 2, "a chain for each device");
     cr_expect_gt(edges, dashed);
+    cr_expect_eq(skips, 4 + 3 + 4, "forwards, recomputes, gradients");
     free(declared);
     gpp__plan_free(plan);
 }
@@ -175,7 +187,7 @@ Test(plan_draw, a_dot_picture_declares_what_its_edges_join)
 Test(plan_draw, a_write_error_is_told)
 {
     static const int device_of[] = {0, 1};
-    gpp__plan *plan = plan_of(2, 2, 1, 2, device_of);
+    gpp__plan *plan = plan_of(2, 2, 1, 2, device_of, false);
     draw_fn *const draw[] = {gpp__plan_grid, gpp__plan_dot, gpp__plan_text};
     for (int k = 0; k < 3; k++) {
         FILE *full = fopen("/dev/full", "w");

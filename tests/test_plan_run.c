@@ -2,45 +2,56 @@
  * tests/test_plan_run.c: plans executed: values sharing a buffer never meet, no task waits for a
  * buffer, the longest path is as long as it should be.
  *
- * The oracle executes plans: tasks in random orders that respect only the tables and the true data
- * dependencies, written down here a second time, with every buffer remembering which value it
- * holds. Tables are GPipe's and random ones.
+ * The oracle knows plans' true data dependencies, written down here a second time. It executes
+ * tasks in random orders that respect only them and the tables, with every buffer remembering which
+ * value it holds; and it looks at all executions at once: a task that overwrites a value must come
+ * after all that have to do with that value by dependencies and tables alone. Tables are GPipe's
+ * and random ones.
  */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/plan_rig.h"
 
+enum { MOST_TASKS = 256 };
+
 /* --- true dependencies, and tables of any order that they allow */
 
-static bool has_gradient(const plan_rig *r, int j) /* of boundary j */
+/* There is a route between partitions, one with a gradient if that is asked for. */
+static bool joined(const plan_rig *r, int from, int to, bool grad)
 {
-    return j == r->spec.shape.partitions || (j > 0 && r->stage[j].gives_grad_input);
+    for (int k = 0; k < r->spec.routes; k++)
+        if (r->route[k].from == from && r->route[k].to == to && (!grad || r->route[k].grad))
+            return true;
+    return false;
 }
 
 /* True dependency between tasks: does (kind, i, j) read what (of, oi, oj) has made? */
 static bool depends(const plan_rig *r, const gpp__task *t, const gpp__task *on)
 {
-    const gpp__step_shape *s = &r->spec.shape;
-    bool same = t->i == on->i && t->j == on->j, output = on->j == s->partitions - 1;
+    int n = r->spec.shape.partitions;
+    bool same = t->i == on->i && t->j == on->j;
     switch (t->kind) {
     case GPP__FORWARD:
         return on->kind == GPP__FORWARD &&
-               ((on->i == t->i && on->j == t->j - 1) ||
+               ((on->i == t->i && joined(r, on->j, t->j, false)) ||
                 (r->spec.window && on->i == t->i - r->spec.window && on->j == t->j + 1));
     case GPP__OUTPUT:
     case GPP__LOSS:
+        return on->kind == GPP__FORWARD && on->i == t->i && joined(r, on->j, n, false);
     case GPP__RECOMPUTE:
         return same && on->kind == GPP__FORWARD;
     case GPP__BACKWARD:
-        if (same)
-            return on->kind == GPP__FORWARD || on->kind == GPP__RECOMPUTE ||
-                   (output && (on->kind == GPP__LOSS || on->kind == GPP__SEED));
-        return on->kind == GPP__BACKWARD && on->i == t->i && on->j == t->j + 1 &&
-               has_gradient(r, on->j);
+        if (same && (on->kind == GPP__FORWARD || on->kind == GPP__RECOMPUTE))
+            return true;
+        if (on->kind == GPP__LOSS || on->kind == GPP__SEED)
+            return on->i == t->i && joined(r, t->j, n, true);
+        return on->kind == GPP__BACKWARD && on->i == t->i && joined(r, t->j, on->j, true);
     case GPP__UPDATE:
-        return on->kind == GPP__BACKWARD && (r->spec.wait_for_all || on->j == t->j);
+        return on->kind == GPP__BACKWARD &&
+               (r->spec.wait_for_all || on->j == t->j || r->stage[on->j].home == t->j);
     default:
         return false;
     }
@@ -82,11 +93,16 @@ static gpp_status random_generate(const gpp__step_shape *s, gpp__table *table, g
 }
 static const gpp__schedule any_order = {"any", random_generate};
 
-static bool chain_is_whole(const plan_rig *r)
+/* Every partition hands a gradient to an earlier one. */
+static bool all_go_back(const plan_rig *r)
 {
-    for (int j = 1; j < r->spec.shape.partitions; j++)
-        if (!r->stage[j].gives_grad_input)
+    for (int j = 1; j < r->spec.shape.partitions; j++) {
+        bool goes = false;
+        for (int k = 0; k < j && !goes; k++)
+            goes = joined(r, k, j, true);
+        if (!goes)
             return false;
+    }
     return true;
 }
 
@@ -95,24 +111,24 @@ static bool chain_is_whole(const plan_rig *r)
 static void use_any_order(plan_rig *r)
 {
     r->spec.schedule = &any_order;
-    r->spec.wait_for_all = r->spec.wait_for_all && chain_is_whole(r);
+    r->spec.wait_for_all = r->spec.wait_for_all && all_go_back(r);
 }
 
 /* --- execution: what each buffer holds */
 
-/* b(i, j), g(i, j), t(i, j) as one number; 0: nothing */
-static int value_of(const gpp__task *t, int role)
+/* An activation, gradient or tape of micro-batch i, and of which route or partition, as one number;
+ * 0: nothing. */
+static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access *a)
 {
-    int j = role == GPP__ROLE_OUT || role == GPP__ROLE_GRAD_OUT ? t->j + 1 : t->j;
-    int what = role == GPP__ROLE_TAPE                                    ? 3
-               : role == GPP__ROLE_IN || role == GPP__ROLE_OUT           ? 1
-               : role == GPP__ROLE_GRAD_IN || role == GPP__ROLE_GRAD_OUT ? 2
-                                                                         : 0;
-    return what ? (what * 100 + t->i) * 100 + j : 0;
+    int what = a->role == GPP__ROLE_TAPE                                       ? 3
+               : a->role == GPP__ROLE_IN || a->role == GPP__ROLE_OUT           ? 1
+               : a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT ? 2
+                                                                               : 0;
+    return what ? (what * 100 + t->i) * 100 + plan->buffer[a->buffer].j : 0;
 }
 
 typedef struct memory {
-    int held[3][PLAN_RIG_N + 1][2 * PLAN_RIG_M + 1]; /* boundaries, tapes: by class, j, slot */
+    int held[2][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes: by j, slot */
 } memory;
 
 static int *cell(memory *mem, const gpp__buffer *b)
@@ -125,7 +141,7 @@ static bool execute(const gpp__plan *plan, const gpp__task *t, memory *mem)
     bool right = true;
     for (int pass = 0; pass < 2; pass++) /* reads, then writes: a buffer read must not be lost */
         for (int a = 0; a < t->access_count; a++) {
-            int value = value_of(t, t->access[a].role);
+            int value = value_of(plan, t, &t->access[a]);
             int *held = value ? cell(mem, &plan->buffer[t->access[a].buffer]) : NULL;
             if (held && pass == 0 && t->access[a].mode == GPP__READ)
                 right = right && *held == value;
@@ -176,7 +192,76 @@ static void expect_runs(const plan_rig *r, const gpp__plan *plan, const memory *
         cr_assert(execute(plan, &plan->task[k], after), "in the order of submission");
 }
 
-/* Accesses are of different buffers and roles, sizes are right, tables and tasks agree. */
+/* Tasks that come before another in any execution, or have to do with a buffer's value. */
+typedef struct task_set {
+    uint64_t word[MOST_TASKS / 64];
+} task_set;
+
+static void join(task_set *set, const task_set *more)
+{
+    for (int w = 0; w < MOST_TASKS / 64; w++)
+        set->word[w] |= more->word[w];
+}
+static void put(task_set *set, size_t k)
+{
+    set->word[k / 64] |= UINT64_C(1) << (k % 64);
+}
+static bool within(const task_set *set, const task_set *all)
+{
+    for (int w = 0; w < MOST_TASKS / 64; w++)
+        if (set->word[w] & ~all->word[w])
+            return false;
+    return true;
+}
+
+/* before[k]: what is done when task k begins, by tables and true dependencies. */
+static void find_before(const plan_rig *r, const gpp__plan *plan, task_set before[])
+{
+    memset(before, 0, MOST_TASKS * sizeof *before);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        for (size_t q = 0; q < plan->tasks; q++) {
+            bool needed = depends(r, t, &plan->task[q]);
+            cr_assert(!needed || q < k, "an order of submission");
+            if (needed || (q < k && plan->task[q].device == t->device)) {
+                join(&before[k], &before[q]);
+                put(&before[k], q);
+            }
+        }
+    }
+}
+
+static void expect_no_overwriting(const plan_rig *r, const gpp__plan *plan)
+{
+    task_set before[MOST_TASKS], *users = calloc(plan->buffers, sizeof *users);
+    cr_assert_leq(plan->tasks, MOST_TASKS);
+    find_before(r, plan, before);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        for (int a = 0; a < t->access_count; a++) {
+            task_set *user = &users[t->access[a].buffer];
+            if (!value_of(plan, t, &t->access[a]))
+                continue;
+            if (t->access[a].mode == GPP__WRITE) {
+                cr_assert(within(user, &before[k]), "%c(%d,%d) overwrites what may be in use",
+                          gpp__kind_letter((gpp__kind)t->kind), t->i, t->j);
+                *user = (task_set){0};
+            }
+            put(user, k);
+        }
+    }
+    free(users);
+}
+
+/* The partition whose port an access is of. */
+static int owner(const gpp__plan *plan, const gpp__task *t, int a)
+{
+    const gpp__buffer *b = &plan->buffer[t->access[a].buffer];
+    bool out = t->access[a].role == GPP__ROLE_OUT || t->access[a].role == GPP__ROLE_GRAD_OUT;
+    return b->cls == GPP__ROUTE && out ? plan->route[b->j].from : t->j;
+}
+
+/* Accesses are of different buffers and ports, sizes are right, tables and tasks agree. */
 static void expect_sound(const gpp__plan *plan)
 {
     size_t listed = 0;
@@ -186,7 +271,9 @@ static void expect_sound(const gpp__plan *plan)
         for (int a = 0; a < t->access_count; a++)
             for (int b = 0; b < a; b++) {
                 cr_assert_neq(t->access[a].buffer, t->access[b].buffer);
-                cr_assert_neq(t->access[a].role, t->access[b].role);
+                cr_assert(t->access[a].role != t->access[b].role ||
+                          t->access[a].port != t->access[b].port || t->j != owner(plan, t, a) ||
+                          t->j != owner(plan, t, b));
             }
     }
     for (int d = 0; d < plan->shape.devices; d++) {
@@ -216,6 +303,7 @@ Test(plan_run, values_that_share_a_buffer_never_meet)
         gpp__plan *plan = plan_rig_plan(&r);
         expect_sound(plan);
         expect_runs(&r, plan, &empty, &after);
+        expect_no_overwriting(&r, plan);
         gpp__plan_free(plan);
     }
 }
@@ -230,6 +318,7 @@ Test(plan_run, a_backward_finds_what_a_forward_planned_apart_from_it_has_kept)
         gpp__plan *forward = plan_rig_plan(&r);
         expect_sound(forward);
         expect_runs(&r, forward, &empty, &kept);
+        expect_no_overwriting(&r, forward);
         r.spec.shape.forward = r.spec.shape.outputs = r.spec.shape.keep = false;
         r.spec.shape.backward = r.spec.shape.seeds = true;
         if (plan_rig_coin())
@@ -237,6 +326,7 @@ Test(plan_run, a_backward_finds_what_a_forward_planned_apart_from_it_has_kept)
         gpp__plan *backward = plan_rig_plan(&r);
         expect_sound(backward);
         expect_runs(&r, backward, &kept, &after);
+        expect_no_overwriting(&r, backward);
         gpp__plan_free(backward);
         gpp__plan_free(forward);
     }
@@ -266,14 +356,14 @@ Test(plan_run, sharing_buffers_makes_no_task_wait)
             use_any_order(&r);
         random_rig = &r;
         gpp__plan *plan = plan_rig_plan(&r);
-        double ms[400], start[400], want[400], end, last = 0;
-        cr_assert_leq(plan->tasks, 400);
+        double ms[MOST_TASKS], start[MOST_TASKS], want[MOST_TASKS], end, last = 0;
+        cr_assert_leq(plan->tasks, MOST_TASKS);
         for (size_t k = 0; k < plan->tasks; k++)
             ms[k] = plan_rig_random(100);
         cr_assert_eq(gpp__plan_makespan(plan, ms, start, &end, NULL), GPP_OK);
         free_starts(&r, plan, ms, want);
         for (size_t k = 0; k < plan->tasks; k++) {
-            if (!r.spec.window && (!r.spec.wait_for_all || chain_is_whole(&r)))
+            if (!r.spec.window && (!r.spec.wait_for_all || all_go_back(&r)))
                 cr_assert_eq(start[k], want[k], "task %zu", k);
             cr_assert(r.spec.wait_for_all || start[k] <= want[k], "task %zu", k);
             last = fmax(last, start[k] + ms[k]);
@@ -283,24 +373,81 @@ Test(plan_run, sharing_buffers_makes_no_task_wait)
     }
 }
 
-Test(plan_run, updates_that_wait_for_all_start_after_every_backward)
+/* What the runtime infers: tables, and for each buffer the order of its writers and readers. */
+static void find_enforced(const gpp__plan *plan, task_set before[])
 {
-    for (int round = 0; round < 200; round++) {
+    task_set *readers = calloc(plan->buffers, sizeof *readers);
+    task_set *writer = calloc(plan->buffers, sizeof *writer);
+    memset(before, 0, MOST_TASKS * sizeof *before);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        task_set direct = {0};
+        if (t->order > 0)
+            put(&direct, (size_t)plan->table[t->device][t->order - 1]);
+        for (int a = 0; a < t->access_count; a++) {
+            int32_t b = t->access[a].buffer;
+            bool writes = t->access[a].mode & GPP__WRITE;
+            if (t->access[a].mode == GPP__WORKSPACE)
+                continue;
+            join(&direct, &writer[b]);
+            if (writes)
+                join(&direct, &readers[b]);
+            if (writes)
+                writer[b] = readers[b] = (task_set){0};
+            put(writes ? &writer[b] : &readers[b], k);
+        }
+        for (size_t q = 0; q < k; q++)
+            if (direct.word[q / 64] >> (q % 64) & 1)
+                join(&before[k], &before[q]);
+        join(&before[k], &direct);
+    }
+    free(writer);
+    free(readers);
+}
+
+/* Whatever gradients are missing, and however partitions share parameters. */
+Test(plan_run, updates_come_after_the_backwards_they_wait_for_in_any_execution)
+{
+    for (int round = 0; round < 1000; round++) {
         plan_rig r;
+        task_set before[MOST_TASKS];
         plan_rig_draw(&r, TRAIN);
-        r.spec.shape.update = r.spec.wait_for_all = true;
+        r.spec.shape.update = true;
+        r.spec.wait_for_all = plan_rig_coin();
+        for (int k = 0; k < r.spec.routes && round % 2; k++)
+            r.route[k].grad = plan_rig_coin();
         gpp__plan *plan = plan_rig_plan(&r);
-        double ms[400], start[400], end, backward = 0;
+        cr_assert_leq(plan->tasks, MOST_TASKS);
+        find_enforced(plan, before);
         for (size_t k = 0; k < plan->tasks; k++)
-            ms[k] = 1 + plan_rig_random(100);
-        cr_assert_eq(gpp__plan_makespan(plan, ms, start, &end, NULL), GPP_OK);
-        for (size_t k = 0; k < plan->tasks; k++)
-            if (plan->task[k].kind == GPP__BACKWARD)
-                backward = fmax(backward, start[k] + ms[k]);
-        for (size_t k = 0; k < plan->tasks; k++)
-            cr_assert(plan->task[k].kind != GPP__UPDATE || start[k] >= backward);
+            for (size_t q = 0; q < plan->tasks && plan->task[k].kind == GPP__UPDATE; q++)
+                if (depends(&r, &plan->task[k], &plan->task[q]))
+                    cr_assert(before[k].word[q / 64] >> (q % 64) & 1,
+                              "U(%d) may begin before B(%d,%d)", plan->task[k].j, plan->task[q].i,
+                              plan->task[q].j);
         gpp__plan_free(plan);
     }
+}
+
+/* A partition whose backwards nobody waits for, on a device that is slow: the gate holds updates.
+ */
+Test(plan_run, updates_wait_for_a_slow_partition_behind_a_broken_chain)
+{
+    plan_rig r;
+    double ms[MOST_TASKS], start[MOST_TASKS], end;
+    plan_rig_init(&r, TRAIN, 3, 2, 2);
+    r.spec.wait_for_all = true;
+    r.route[0].grad = false;
+    gpp__plan *plan = plan_rig_plan(&r);
+    for (size_t k = 0; k < plan->tasks; k++)
+        ms[k] = plan->task[k].kind != GPP__BACKWARD ? 1 : plan->task[k].j == 1 ? 100 : 2;
+    cr_assert_eq(gpp__plan_makespan(plan, ms, start, &end, NULL), GPP_OK);
+    int slow = plan_rig_find(plan, GPP__BACKWARD, 0, 1),
+        free_first = plan_rig_find(plan, GPP__BACKWARD, 1, 0);
+    cr_expect_lt(start[free_first], start[slow], "partition 0 need not wait for a gradient");
+    for (int j = 0; j < 3; j++)
+        cr_expect_geq(start[plan_rig_find(plan, GPP__UPDATE, -1, j)], start[slow] + 100);
+    gpp__plan_free(plan);
 }
 
 static double path(const gpp__plan *plan, double f, double r, double b)

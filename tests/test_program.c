@@ -16,8 +16,27 @@ typedef struct rig {
     gpp__program *program;
     const gpp__program_info *info;
     gpp__run run;
-    char *params, *in, *out, *tape, *scratch, *grad_out, *grad_in, *grads;
+    char *params, *tape, *scratch, *grads;
+    size_t in_bytes, out_bytes;
+    char *in[1], *out[1], *grad_out[1], *grad_in[1]; /* one port each */
 } rig;
+
+static void compile(rig *r, int64_t rows, bool grad_input)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    const gpp__network *n = &r->model->network;
+    uint8_t *flow = malloc((size_t)n->values);
+    gpp__network_flow(n, grad_input, flow);
+    cr_assert_eq(gpp__stage_init(&r->stage, n, 0, n->nodes, NULL, rows, &err), GPP_OK, "%s",
+                 err.msg);
+    cr_assert_eq(
+        gpp__program_new(&r->program, &r->stage, (int64_t[GPP__BATCHES]){rows}, 1, flow, &err),
+        GPP_OK, "%s", err.msg);
+    free(flow);
+    r->info = gpp__program_get_info(r->program);
+    r->in_bytes = r->info->in[0].bytes;
+    r->out_bytes = r->info->out[0].bytes;
+}
 
 static void rig_init(rig *r, const char *text, int rank, const int64_t *dim, int64_t rows,
                      bool grad_input)
@@ -27,34 +46,29 @@ static void rig_init(rig *r, const char *text, int rank, const int64_t *dim, int
     gpp_model_new(&r->model, &err);
     cr_assert_eq(gpp_model_add_text(r->model, text, &err), GPP_OK, "%s", err.msg);
     cr_assert_eq(gpp_model_set_input(r->model, GPP_F32, rank, dim, &err), GPP_OK, "%s", err.msg);
-    cr_assert_eq(gpp__stage_init(&r->stage, r->model->layer, r->model->count, rows, &err), GPP_OK,
-                 "%s", err.msg);
-    r->stage.model_input = r->stage.model_output = true;
-    cr_assert_eq(gpp__program_new(&r->program, &r->stage, rows, 1, grad_input, &err), GPP_OK, "%s",
-                 err.msg);
-    r->info = gpp__program_get_info(r->program);
-    r->params = test_room(r->stage.params_bytes);
-    for (int k = 0; k < r->model->count; k++)
-        for (int p = 0; p < r->model->layer[k].param_count; p++)
-            r->model->layer[k].op->init(
-                &r->model->layer[k], p, 1,
-                (float *)(r->params + r->stage.param_at[k] + r->model->layer[k].param[p].offset));
+    compile(r, rows, grad_input);
+    r->params = test_room(r->stage.params_end);
+    for (int k = 0; k < r->stage.count; k++)
+        for (int p = 0; p < r->stage.layer[k].param_count; p++)
+            r->stage.layer[k].op->init(
+                &r->stage.layer[k], p, 1,
+                (float *)(r->params + r->stage.param_at[k] + r->stage.layer[k].param[p].offset));
     gpp__stage_pack(&r->stage, &r->run, r->params);
-    r->in = test_room(r->info->in_bytes);
-    r->out = test_room(r->info->out_bytes);
+    r->in[0] = test_room(r->in_bytes);
+    r->out[0] = test_room(r->out_bytes);
     r->tape = test_room(r->info->tape_bytes);
     r->scratch = test_room(r->info->scratch_bytes);
-    r->grad_out = test_room(r->info->out_bytes);
-    r->grad_in = test_room(r->info->in_bytes);
-    r->grads = test_room(r->stage.grads_bytes);
-    test_fill((float *)r->in, (int64_t)(r->info->in_bytes / 4), 1, -1, 1);
-    test_fill((float *)r->grad_out, (int64_t)(r->info->out_bytes / 4), 2, -1, 1);
+    r->grad_out[0] = test_room(r->out_bytes);
+    r->grad_in[0] = test_room(r->in_bytes);
+    r->grads = test_room(r->stage.grads_end);
+    test_fill((float *)r->in[0], (int64_t)(r->in_bytes / 4), 1, -1, 1);
+    test_fill((float *)r->grad_out[0], (int64_t)(r->out_bytes / 4), 2, -1, 1);
 }
 
 static void rig_free(rig *r)
 {
-    char *rooms[] = {r->params,  r->in,       r->out,     r->tape,
-                     r->scratch, r->grad_out, r->grad_in, r->grads};
+    char *rooms[] = {r->params,  r->in[0],       r->out[0],     r->tape,
+                     r->scratch, r->grad_out[0], r->grad_in[0], r->grads};
     for (size_t k = 0; k < sizeof rooms / sizeof *rooms; k++)
         free(rooms[k]);
     gpp__program_free(r->program);
@@ -69,10 +83,16 @@ static void spoil(rig *r)
         memset(r->scratch, 0x7f, r->info->scratch_bytes);
 }
 
-static gpp__cell_io io_of(const rig *r)
+static gpp__cell_io io_of(rig *r)
 {
-    return (gpp__cell_io){r->params,  r->in,    r->out, r->tape,   r->grad_out,
-                          r->grad_in, r->grads, false,  r->scratch};
+    return (gpp__cell_io){.params = r->params,
+                          .in = (const char *const *)r->in,
+                          .out = r->out,
+                          .tape = r->tape,
+                          .grad_out = (const char *const *)r->grad_out,
+                          .grad_in = r->grad_in,
+                          .grads = r->grads,
+                          .scratch = r->scratch};
 }
 
 static const struct {
@@ -105,21 +125,21 @@ Test(program, recomputing_and_keeping_give_the_same_bits)
             cr_assert_eq(gpp__program_forward(again.program, GPP__PASS_DROP, &again.run, &b),
                          GPP_OK);
             cr_expect(
-                test_same((float *)keep.out, (float *)again.out, (int64_t)keep.info->out_bytes / 4),
+                test_same((float *)keep.out[0], (float *)again.out[0], (int64_t)keep.out_bytes / 4),
                 "%s: outputs", chains[c].why);
             spoil(&again);
             cr_assert_eq(gpp__program_forward(again.program, GPP__PASS_RECOMPUTE, &again.run, &b),
                          GPP_OK);
             cr_expect(
-                test_same((float *)keep.out, (float *)again.out, (int64_t)keep.info->out_bytes / 4),
+                test_same((float *)keep.out[0], (float *)again.out[0], (int64_t)keep.out_bytes / 4),
                 "%s: recomputing wrote to the boundary", chains[c].why);
             spoil(&again);
             cr_assert_eq(gpp__program_backward(keep.program, &keep.run, &a), GPP_OK);
             cr_assert_eq(gpp__program_backward(again.program, &again.run, &b), GPP_OK);
-            for (int k = 0; k < keep.model->count; k++) {
-                const gpp__layer *l = &keep.model->layer[k];
-                char *x, *y, *room = test_room(l->param_bytes + 1),
-                             *other = test_room(l->param_bytes + 1);
+            for (int k = 0; k < keep.stage.count; k++) {
+                const gpp__layer *l = &keep.stage.layer[k];
+                size_t bytes = gpp__stage_room(&keep.stage) + 1;
+                char *x, *y, *room = test_room(bytes), *other = test_room(bytes);
                 gpp__stage_grads(&keep.stage, &keep.run, k, keep.grads, room, &x);
                 gpp__stage_grads(&again.stage, &again.run, k, again.grads, other, &y);
                 for (int p = 0; p < l->param_count; p++)
@@ -130,8 +150,8 @@ Test(program, recomputing_and_keeping_give_the_same_bits)
                 free(other);
             }
             if (wants)
-                cr_expect(test_same((float *)keep.grad_in, (float *)again.grad_in,
-                                    (int64_t)keep.info->in_bytes / 4),
+                cr_expect(test_same((float *)keep.grad_in[0], (float *)again.grad_in[0],
+                                    (int64_t)keep.in_bytes / 4),
                           "%s: input gradient", chains[c].why);
             rig_free(&keep);
             rig_free(&again);
@@ -156,8 +176,8 @@ Test(program, recomputation_spares_what_the_backward_does_not_read)
         rig_init(&r, cases[c].text, 1, &dim, 5, true);
         cr_expect_eq(r.info->tape_bytes > 0, cases[c].needs_tape, "%s: tape of %zu", cases[c].why,
                      r.info->tape_bytes);
-        cr_expect_eq(r.info->recompute_reads_input, cases[c].reads_input, "%s", cases[c].why);
-        cr_expect_eq(r.info->backward_reads_output, cases[c].reads_output, "%s", cases[c].why);
+        cr_expect_eq(r.info->in[0].recompute_reads, cases[c].reads_input, "%s", cases[c].why);
+        cr_expect_eq(r.info->out[0].backward_reads, cases[c].reads_output, "%s", cases[c].why);
         rig_free(&r);
     }
 }
@@ -185,7 +205,7 @@ Test(program, rows_of_none_give_zero_gradients)
     gpp__cell_io io = io_of(&r);
     cr_expect_eq(gpp__program_forward(r.program, GPP__PASS_KEEP, &r.run, &io), GPP_OK);
     cr_expect_eq(gpp__program_backward(r.program, &r.run, &io), GPP_OK);
-    for (size_t k = 0; k < r.stage.grads_bytes; k++)
+    for (size_t k = 0; k < r.stage.grads_end; k++)
         cr_assert_eq(r.grads[k], 0);
     rig_free(&r);
 }

@@ -116,11 +116,11 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     cr_expect_eq(test_trace_differs(&one, &t), -1);
     size_t moved = 0;
     for (int c = 0; c < GPP__CLASSES; c++)
-        for (int j = 0; j <= 2; j++)
+        for (int j = 0; j < pipe->slot_lists; j++)
             for (int k = 0; k < pipe->slots[c][j].count; k++) {
                 size_t copies = atomic_load(&pipe->slots[c][j].block[k]->copies);
                 moved += copies;
-                bool crosses = c == GPP__BOUNDARY && j == 1;
+                bool crosses = c == GPP__ROUTE && j == 0;
                 bool read_by_host = c == GPP__LOSSES;
                 cr_expect(!copies || crosses || read_by_host, "%s of %d was copied %zu times",
                           gpp__class_name((gpp__class)c), j, copies);
@@ -135,6 +135,84 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     test_trace_free(&one);
     test_trace_free(&t);
     gpp_pipe_free(pipe);
+}
+
+/* Copies of the buffers of route `r`, and whether the other memory node has any of them. */
+static size_t copies_of_route(const gpp_pipe *pipe, int r, bool *on_node1)
+{
+    size_t copies = 0;
+    const gpp__slots *s = &pipe->slots[GPP__ROUTE][r];
+    *on_node1 = false;
+    for (int k = 0; k < s->count; k++) {
+        int allocated = 0, valid = 0, requested = 0;
+        if (!s->block[k]->handle)
+            continue;
+        starpu_data_query_status(s->block[k]->handle, (int)pipe->state[1].node, &allocated, &valid,
+                                 &requested);
+        *on_node1 |= allocated || valid || requested;
+        copies += atomic_load(&s->block[k]->copies);
+    }
+    return copies;
+}
+
+/* Three partitions, a skip from the first to the last, 3 steps of 4 micro-batches. Copies by route:
+ * 0 -> 1, 1 -> 2, the skip. */
+static void count_copies(const char *const device[3], gpp_checkpoint mode, size_t copies[3],
+                         bool *skip_on_node1)
+{
+    static const test_model m = {"a skip",
+                                 "linear out=8; stash name=s; linear out=8; relu; linear out=8; "
+                                 "pop name=s mode=add; linear out=3",
+                                 1,
+                                 {5},
+                                 "mse"};
+    static const int64_t batch[] = {8, 8, 8};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 3;
+    o.balance = (int[]){2, 2, 3};
+    o.devices = device;
+    o.device_count = 3;
+    o.chunks = 4;
+    o.checkpoint = mode;
+    gpp_pipe *pipe = test_pipe_new(&m, &o);
+    cr_assert_eq(pipe->devices, 2);
+    cr_assert_neq(pipe->state[0].node, pipe->state[1].node);
+    test_trace t = {0};
+    test_train(pipe, 3, batch, &t);
+    for (int r = 0; r < pipe->crossings; r++) {
+        const gpp__crossing *c = &pipe->crossing[r];
+        bool on_node1;
+        size_t count = copies_of_route(pipe, r, &on_node1);
+        bool skip = c->from == 0 && c->to == 2;
+        if (skip)
+            *skip_on_node1 = on_node1;
+        if (c->to < 3)
+            copies[skip ? 2 : c->from] = count;
+    }
+    test_trace_free(&t);
+    gpp_pipe_free(pipe);
+}
+
+Test(runtime, a_skip_goes_from_its_source_to_its_destination_and_nowhere_else)
+{
+    static const char *const around[] = {"cpu:0", "cpu:1", "cpu:0"};
+    static const char *const across[] = {"cpu:0", "cpu:0", "cpu:1"};
+    setenv("HWLOC_SYNTHETIC", "numa:2(memory=4GB) core:1 pu:1", 1);
+    setenv("STARPU_USE_NUMA", "1", 1);
+    for (int mode = 0; mode < 3; mode++) {
+        size_t copies[3];
+        bool on_node1;
+        count_copies(around, (gpp_checkpoint)mode, copies, &on_node1);
+        cr_expect_not(on_node1, "the memory of the partition between has the skip");
+        cr_expect_eq(copies[2], 0, "the skip was copied %zu times on its way home", copies[2]);
+        cr_expect_geq(copies[0], 3 * 4);
+        cr_expect_geq(copies[1], 3 * 4);
+        count_copies(across, (gpp_checkpoint)mode, copies, &on_node1);
+        cr_expect_eq(copies[0], 0);
+        /* one way as an activation, one way as a gradient */
+        cr_expect_eq(copies[1], 3 * 4 * 2, "the boundary was copied %zu times", copies[1]);
+        cr_expect_eq(copies[2], 3 * 4 * 2, "the skip was copied %zu times", copies[2]);
+    }
 }
 
 /* While partition 1 computes its first micro-batch, the second one's input has to be on its way
@@ -154,8 +232,8 @@ static gpp_status wait_forward(const gpp__kernel *k, const gpp__run *run, const 
     struct timespec now, end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += 30;
-    gpp__block_data *next = prefetching->slots[GPP__BOUNDARY][1].block[1];
-    while (run->row0 == 0 && !(prefetched = on_its_way(next))) {
+    gpp__block_data *next = prefetching->slots[GPP__ROUTE][0].block[1];
+    while (run->row0[0] == 0 && !(prefetched = on_its_way(next))) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))
             break;
@@ -190,8 +268,8 @@ Test(runtime, what_comes_next_is_fetched_while_a_device_works)
     o.loss = "mse";
     cr_assert_eq(gpp_pipe_new(&prefetching, model, &o, &err), GPP_OK, "%s", err.msg);
     test_batch b = test_batch_new(prefetching, 8, 1);
-    cr_assert_eq(gpp_pipe_gradients(prefetching, &b.x, &b.target, NULL, NULL, &err), GPP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(gpp_pipe_gradients(prefetching, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK,
+                 "%s", err.msg);
     cr_expect(prefetched, "nobody asked for the second input while the first was worked on");
     test_batch_free(&b);
     gpp_pipe_free(prefetching);

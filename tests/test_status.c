@@ -61,7 +61,7 @@ Test(status, a_long_message_is_cut_and_terminated)
 {
     gpp_error err = GPP_ERROR_INIT;
     memset(err.msg, 'x', sizeof err.msg);
-    gpp__fail(&err, GPP_EINVAL, "%0500d", 7);
+    gpp__fail(&err, GPP_EINVAL, "%02000d", 7);
     cr_expect_eq(strlen(err.msg), sizeof err.msg - 1);
 }
 

@@ -8,7 +8,7 @@
 #ifndef GPP_TESTS_VECTORS_H
 #define GPP_TESTS_VECTORS_H
 
-#include <gridpipe/base.h>
+#include "tests/support.h"
 
 typedef struct test_array {
     char name[64];
@@ -40,5 +40,20 @@ void test_vector_close(test_vector *v);
 const char *test_vector_word(const test_vector *v, const char *key);
 /** NULL when there is none of this name. */
 const test_array *test_vector_find(const test_vector *v, const char *name);
+
+/** Told how far an array that was computed is off its reference value: test_distance; of integers 0
+ * when all are equal, else infinity. */
+typedef void (*test_vector_check)(const char *file, const char *array, double off);
+
+/**
+ * Runs a layer case on a rig: inputs x, or x0, x1, ...; outputs y, or y0, y1, ...; parameters and
+ * buffers param.layer.*; gradients grad.*; after.layer.* once the forward is committed. Every array
+ * of the file is either given to the operator or compared: what is left over, or missing, or has
+ * another shape, ends the test program.
+ */
+void test_vector_run(const test_vector *v, int threads, test_vector_check check);
+
+/** The same for every layer case of an operator. @return their number; -1: there is no folder */
+int test_vectors_run(const char *op, int threads, test_vector_check check);
 
 #endif

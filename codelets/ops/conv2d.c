@@ -102,7 +102,8 @@ static gpp_status conv2d_infer(gpp__layer *layer, gpp_error *err)
     if (status)
         return status;
     layer->out_count = 1;
-    layer->out[0] = (gpp__desc){GPP_F32, 3, {attr->out, out[0], out[1]}};
+    layer->out[0] = layer->in[0];
+    memcpy(layer->out[0].dim, (int64_t[]){attr->out, out[0], out[1]}, 3 * sizeof(int64_t));
     gpp__add_param(layer, "weight", 4,
                    (int64_t[]){attr->out, layer->in[0].dim[0] / attr->groups, attr->kernel[0],
                                attr->kernel[1]});

@@ -1,19 +1,22 @@
 /*
- * codelets/ops/dropout.c: y = x · keep / (1 - p), any shape; keep is 0 with probability p, else 1.
+ * codelets/ops/dropout.c: y = x · keep / (1 - p); keep is 0 with probability p, else 1. For each
+ * element of any shape (dropout), or for each channel of an image (dropout2d: Tompson et al.,
+ * "Efficient object localization using convolutional networks", CVPR 2015).
  *
- * keep is a function of (seed, step, layer, element), element being counted in memory order from
- * the first row of the mini-batch: it depends neither on how that is cut into micro-batches or
- * partitions nor on threads, and the backward computes it again instead of storing it. Srivastava
- * et al., "Dropout", JMLR 15 (2014).
+ * keep is a function of (seed, step, operator, element), element being counted in memory order (of
+ * dropout2d: row times channels plus channel) from the first row of the mini-batch: it depends
+ * neither on how that is cut into micro-batches or partitions nor on threads, and the backward
+ * computes it again instead of storing it. Rows that every micro-batch has all of (GPP_ROWS_FIXED)
+ * count anew in each micro-batch. Srivastava et al., "Dropout", JMLR 15 (2014).
  *
  * Numbers are Philox-4x32-10 (cpu/philox.h) with key = seed and the counter
  *
- *     hi = stream:8 | layer:24 | step:32        lo = number of the call
+ *     hi = stream:8 | id:24 | step:32        lo = number of the call
  *
- * (the step's upper half, should a run get there, is folded into the key). Element e is in block
- * b = e / 32 of eight calls; its bits are word (e % 32) / 8 of call 8·b + e % 8, which puts
- * neighbouring elements into neighbouring lanes of a vector. It is kept when the upper 24 bits are
- * at least p·2^24.
+ * (id the operator's; the step's upper half, should a run get there, is folded into the key).
+ * Element e is in block b = e / 32 of eight calls; its bits are word (e % 32) / 8 of call 8·b + e %
+ * 8, which puts neighbouring elements into neighbouring lanes of a vector. It is kept when the
+ * upper 24 bits are at least p·2^24.
  */
 #include <math.h>
 #include <string.h>
@@ -22,6 +25,7 @@
 #endif
 
 #include "codelets/cpu/philox.h"
+#include "codelets/cpu/vectorised.h"
 #include "codelets/op.h"
 
 #define LANES 8
@@ -42,10 +46,10 @@ typedef struct mask {
 static mask mask_of(const gpp__layer *layer, const gpp__run *run)
 {
     double p = ((const dropout_attr *)layer->attr)->p;
-    uint64_t index = (uint32_t)layer->index & 0xFFFFFFu;
+    uint64_t id = (uint32_t)layer->id & 0xFFFFFFu;
     return (mask){
         .key = run->seed + (run->step >> 32) * UINT64_C(0x9E3779B97F4A7C15),
-        .hi = (uint64_t)GPP__STREAM_DROPOUT << 56 | index << 32 | (uint32_t)run->step,
+        .hi = (uint64_t)GPP__STREAM_DROPOUT << 56 | id << 32 | (uint32_t)run->step,
         .threshold = (int32_t)ceil(p * 0x1p24),
         .scale = p < 1 ? (float)(1 / (1 - p)) : 0,
     };
@@ -187,15 +191,36 @@ static void run_unit(void *arg, int unit, int thread)
     drop(&p->m, p->first + (uint64_t)at, count, p->x + at, p->y + at);
 }
 
+/* The first row of this call among all that the mask is a function of. */
+static uint64_t first_row(const gpp__layer *layer, const gpp__run *run)
+{
+    const gpp__desc *in = &layer->in[0];
+    return (uint64_t)(in->batch == GPP_ROWS_FIXED ? run->micro_batch * in->rows
+                                                  : run->row0[in->batch]);
+}
+
+/* Multiplies `row` numbers a row by their factors. */
+static void run_units(const gpp__kernel *kernel, const gpp__run *run, int64_t row, const float *x,
+                      float *y)
+{
+    pass p = {mask_of(kernel->layer, run), x, y, first_row(kernel->layer, run) * (uint64_t)row,
+              kernel->rows * row};
+    gpp__parallel(run->pool, (int)((p.count + UNIT - 1) / UNIT), run_unit, &p);
+}
+
+static void copy(const gpp__kernel *kernel, const float *x, float *y)
+{
+    if (y != x)
+        memcpy(y, x, (size_t)kernel->rows * gpp__desc_bytes(kernel->layer->in));
+}
+
 /* The gradient passes through the same factors as the value. */
 static gpp_status apply(const gpp__kernel *kernel, const gpp__run *run, const float *x, float *y)
 {
-    int64_t row = gpp__desc_count(kernel->layer->in);
-    pass p = {mask_of(kernel->layer, run), x, y, (uint64_t)(run->row0 * row), kernel->rows * row};
     if (run->training)
-        gpp__parallel(run->pool, (int)((p.count + UNIT - 1) / UNIT), run_unit, &p);
-    else if (y != x)
-        memcpy(y, x, (size_t)p.count * sizeof *x);
+        run_units(kernel, run, gpp__desc_count(kernel->layer->in), x, y);
+    else
+        copy(kernel, x, y);
     return GPP_OK;
 }
 
@@ -208,6 +233,79 @@ static gpp_status dropout_backward(const gpp__kernel *kernel, const gpp__run *ru
                                    const gpp__io *io)
 {
     return io->grad_in[0] ? apply(kernel, run, io->grad_out[0], io->grad_in[0]) : GPP_OK;
+}
+
+/* --- whole channels --- */
+
+typedef struct channel_pass {
+    const float *factor, *x; /* factor: [rows][channels] */
+    float *y;
+    int64_t channels, pixels, count; /* count: pixels of all rows */
+    int units;
+} channel_pass;
+
+VECTORISED static void multiply(const float *x, const float *factor, float *y, int64_t count)
+{
+#pragma GCC ivdep
+    for (int64_t k = 0; k < count; k++)
+        y[k] = x[k] * factor[k];
+}
+
+static void channel_unit(void *arg, int unit, int thread)
+{
+    const channel_pass *p = arg;
+    int64_t begin, end;
+    (void)thread;
+    gpp__share(p->count, p->units, unit, 1, &begin, &end);
+    for (int64_t k = begin; k < end; k++)
+        multiply(p->x + k * p->channels, p->factor + k / p->pixels * p->channels,
+                 p->y + k * p->channels, p->channels);
+}
+
+static gpp_status apply2d(const gpp__kernel *kernel, const gpp__run *run, float *factor,
+                          const float *x, float *y)
+{
+    const int64_t *dim = kernel->layer->in[0].dim;
+    channel_pass p = {factor, x, y, dim[0], dim[1] * dim[2], kernel->rows * dim[1] * dim[2], 1};
+    if (!run->training) {
+        copy(kernel, x, y);
+        return GPP_OK;
+    }
+    for (int64_t k = 0; k < kernel->rows * dim[0]; k++)
+        factor[k] = 1;
+    run_units(kernel, run, dim[0], factor, factor);
+    p.units = (int)((p.count * p.channels + UNIT - 1) / UNIT);
+    gpp__parallel(run->pool, p.units, channel_unit, &p);
+    return GPP_OK;
+}
+
+static gpp_status dropout2d_prepare(gpp__kernel *kernel, gpp_error *err)
+{
+    (void)err;
+    kernel->forward_scratch =
+        gpp__align((size_t)(kernel->rows * kernel->layer->in[0].dim[0]) * sizeof(float));
+    kernel->backward_scratch = kernel->forward_scratch;
+    return GPP_OK;
+}
+
+static gpp_status dropout2d_forward(const gpp__kernel *kernel, const gpp__run *run,
+                                    const gpp__io *io)
+{
+    return apply2d(kernel, run, io->scratch, io->in[0], io->out[0]);
+}
+
+static gpp_status dropout2d_backward(const gpp__kernel *kernel, const gpp__run *run,
+                                     const gpp__io *io)
+{
+    if (!io->grad_in[0])
+        return GPP_OK;
+    return apply2d(kernel, run, io->scratch, io->grad_out[0], io->grad_in[0]);
+}
+
+static gpp_status dropout2d_infer(gpp__layer *layer, gpp_error *err)
+{
+    gpp_status status = gpp__expect_float(layer, 3, 3, err);
+    return status ? status : gpp__infer_same(layer, err);
 }
 
 static bool keeps_all(const gpp__layer *layer)
@@ -242,4 +340,17 @@ const gpp_op gpp_op_dropout = {
     .passes_in_eval = always,
     .forward = dropout_forward,
     .backward = dropout_backward,
+};
+
+const gpp_op gpp_op_dropout2d = {
+    .name = "dropout2d",
+    .keys = dropout_keys,
+    .attr_size = sizeof(dropout_attr),
+    .infer = dropout2d_infer,
+    .in_place = true,
+    .is_view = keeps_all,
+    .passes_in_eval = always,
+    .prepare = dropout2d_prepare,
+    .forward = dropout2d_forward,
+    .backward = dropout2d_backward,
 };

@@ -12,11 +12,9 @@ static gpp_status flatten_infer(gpp__layer *layer, gpp_error *err)
     gpp_status status = gpp__expect_float(layer, 0, GPP_MAX_RANK - 1, err);
     if (status)
         return status;
-    layer->out[0] = (gpp__desc){
-        .dtype = GPP_F32,
-        .rank = 1,
-        .dim = {gpp__desc_count(layer->in)},
-    };
+    layer->out[0] = layer->in[0];
+    layer->out[0].rank = 1;
+    layer->out[0].dim[0] = gpp__desc_count(layer->in);
     layer->out_count = 1;
     return GPP_OK;
 }

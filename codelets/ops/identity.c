@@ -1,63 +1,32 @@
 /*
- * codelets/ops/identity.c: y = x, any shape and type.
+ * codelets/ops/identity.c: every output its input, any number and type of tensors.
  *
- * A name for a place between layers. The output is the input's memory, so no kernel runs; the two
- * below serve callers that want a copy after all.
+ * `identity` is a name for a place between layers; `pass` is what networks put in where a tensor
+ * only goes through, and the one operator of a model without layers. No kernel runs.
  */
-#include <string.h>
+#include "codelets/ops/internal.h"
 
-#include "codelets/op.h"
-
-static gpp_status identity_infer(gpp__layer *layer, gpp_error *err)
+static gpp_status pass_infer(gpp__layer *layer, gpp_error *err)
 {
-    if (layer->in_count != 1)
-        return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
-                               "identity (layer %d): takes one tensor, got %d", layer->index,
-                               layer->in_count);
-    layer->out[0] = layer->in[0];
-    layer->out_count = 1;
+    gpp_status status = gpp__expect_count(layer, 1, GPP__MAX_TENSORS, err);
+    if (status)
+        return status;
+    layer->out_count = layer->in_count;
+    for (int t = 0; t < layer->out_count; t++)
+        layer->out[t] = layer->in[t];
     return GPP_OK;
-}
-
-static bool always(const gpp__layer *layer)
-{
-    (void)layer;
-    return true;
-}
-
-static double no_flops(const gpp__layer *layer)
-{
-    (void)layer;
-    return 0;
-}
-
-static gpp_status copy(const gpp__kernel *kernel, const void *from, void *to)
-{
-    if (to && to != from)
-        memcpy(to, from, (size_t)kernel->rows * gpp__desc_bytes(kernel->layer->in));
-    return GPP_OK;
-}
-
-static gpp_status identity_forward(const gpp__kernel *kernel, const gpp__run *run,
-                                   const gpp__io *io)
-{
-    (void)run;
-    return copy(kernel, io->in[0], io->out[0]);
-}
-
-static gpp_status identity_backward(const gpp__kernel *kernel, const gpp__run *run,
-                                    const gpp__io *io)
-{
-    (void)run;
-    return copy(kernel, io->grad_out[0], io->grad_in[0]);
 }
 
 const gpp_op gpp_op_identity = {
     .name = "identity",
-    .infer = identity_infer,
-    .in_place = true,
-    .is_view = always,
-    .flops = no_flops,
-    .forward = identity_forward,
-    .backward = identity_backward,
+    .infer = pass_infer,
+    .is_view = gpp__always,
+    .flops = gpp__no_flops,
+};
+
+const gpp_op gpp__op_pass = {
+    .name = "pass",
+    .infer = pass_infer,
+    .is_view = gpp__always,
+    .flops = gpp__no_flops,
 };

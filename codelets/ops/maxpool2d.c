@@ -278,7 +278,9 @@ static gpp_status maxpool2d_infer(gpp__layer *layer, gpp_error *err)
             layer->index, layer->label, h.in, w.in, h.kernel, w.kernel, (long long)least_input(&h),
             (long long)least_input(&w));
     layer->out_count = 1;
-    layer->out[0] = (gpp__desc){GPP_F32, 3, {layer->in[0].dim[0], out_h, out_w}};
+    layer->out[0] = layer->in[0];
+    layer->out[0].dim[1] = out_h;
+    layer->out[0].dim[2] = out_w;
     return GPP_OK;
 }
 

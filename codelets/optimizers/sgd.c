@@ -53,8 +53,8 @@ VECTORISED static void descend_further(factors f, int64_t count, float *restrict
     }
 }
 
-static void sgd_update(const void *attr, int64_t t, int64_t count, float *param, const float *grad,
-                       float *const state[])
+static gpp_status sgd_update(const void *attr, int64_t t, int64_t count, float *param,
+                             const float *grad, float *const state[])
 {
     const sgd_attr *a = attr;
     factors f = {
@@ -72,6 +72,7 @@ static void sgd_update(const void *attr, int64_t t, int64_t count, float *param,
         descend_first(f, count, param, grad, state[0]);
     else
         descend_further(f, count, param, grad, state[0]);
+    return GPP_OK;
 }
 
 static int sgd_states(const void *attr)

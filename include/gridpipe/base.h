@@ -28,6 +28,10 @@
 
 /** Most dimensions of a tensor, the batch dimension included. */
 #define GPP_MAX_RANK 8
+/** Most tensors into or out of a model, a layer or an operator, skips included. */
+#define GPP_MAX_TENSORS 16
+/** Most parameters, most buffers and most saved tensors of one operator. */
+#define GPP_MAX_PARAMS 16
 
 GPP_BEGIN_DECLS
 
@@ -45,14 +49,34 @@ typedef enum gpp_dtype {
 GPP_API size_t gpp_dtype_size(gpp_dtype dtype);
 
 /**
+ * A tensor without values: its type and the shape of one row (a sample).
+ *
+ * How many rows it has depends on the micro-batch: as many as the piece of mini-batch `batch`.
+ * Most models have one, 0; inputs may have others of their own size (gpp_model_set_inputs). With
+ * batch == GPP_ROWS_FIXED the tensor has `rows` rows in every micro-batch: it does not grow with
+ * the mini-batch, like an input that is not chunked, a scalar, or a sum over the rows.
+ */
+typedef struct gpp_shape {
+    gpp_dtype dtype;
+    int rank;                      /* of one row; 0: one element a row */
+    int64_t dim[GPP_MAX_RANK - 1]; /* [rank]; images are C, H, W */
+    int batch;                     /* 0 ... GPP_MAX_BATCHES - 1, or GPP_ROWS_FIXED */
+    int64_t rows;                  /* with GPP_ROWS_FIXED: >= 1 */
+} gpp_shape;
+
+/** Most mini-batches of different size that go into a model side by side. */
+#define GPP_MAX_BATCHES 4
+#define GPP_ROWS_FIXED  (-1)
+
+/**
  * The caller's view of a dense row-major tensor in main memory. The library neither keeps nor frees
  * it; it reads (or writes) `data` only between the call that takes it and that call's return.
  */
 typedef struct gpp_tensor {
     void *data; /* dim[0]·…·dim[rank-1] elements; may be NULL when there are none */
     gpp_dtype dtype;
-    int rank;                  /* 1 … GPP_MAX_RANK */
-    int64_t dim[GPP_MAX_RANK]; /* dim[0] is the batch; images are N, C, H, W */
+    int rank;                  /* 1 … GPP_MAX_RANK; 0 for a scalar */
+    int64_t dim[GPP_MAX_RANK]; /* dim[0] counts the rows; images are N, C, H, W */
 } gpp_tensor;
 
 GPP_END_DECLS

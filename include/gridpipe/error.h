@@ -34,7 +34,7 @@ typedef enum gpp_status {
 typedef struct gpp_error {
     gpp_status code;
     int layer, micro_batch, partition; /* -1 when none is to blame */
-    char msg[256]; /* what was found, what was expected, and where; truncated, always terminated */
+    char msg[1024]; /* what was found, what was expected, and where; truncated, always terminated */
 } gpp_error;
 
 #define GPP_ERROR_INIT                                                                             \

@@ -41,16 +41,21 @@ GPP_API gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, 
 typedef struct gpp_pipe_options {
     size_t struct_size; /* set by GPP_PIPE_OPTIONS_INIT */
 
-    int partitions; /* 0: one. Without a balance the cut makes the costliest partition cheapest, by
-                       a guess from the layers' flops and bytes */
+    int partitions; /* 0: one; where layers are placed (gpp_model_place) and there is no balance:
+                       as many as follow from them. Without a balance the cut makes the costliest
+                       partition cheapest, by a guess from the layers' flops and bytes */
     const int *balance; /* [partitions] layers of each partition, all >= 1, sum = layers of the
-                           model; NULL: automatic */
+                           model; NULL: automatic, or by placement */
 
     /*
      * [device_count] where partition j runs: "cpu" (every core this process may use),
      * "cpu:K" (core K), "cpu:A-B,C" (those cores); logical core numbers, from 0. A device may be
      * named repeatedly: those partitions share it. Surplus entries are ignored. NULL: the cores
      * this process may use, one set for each partition.
+     *
+     * Layers may be placed instead: consecutive ones on the same device (layers without a
+     * placement are where the one before is) form a partition, and devices is not given. With a
+     * balance, or devices, every placed layer must be in a partition on its device.
      */
     const char *const *devices;
     int device_count;
@@ -73,12 +78,14 @@ typedef struct gpp_pipe_options {
                                 GPP_ENOMEM. 0: none */
     bool ascending_backward; /* run backwards by ascending micro-batch; sums then differ in the last
                                 bit */
+    bool deferred_batch_norm; /* batch normalisations that track statistics take those of the whole
+                                 mini-batch, once, and not of every micro-batch: see README */
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
-            false, 0, 0, false                                                                     \
+            false, 0, 0, false, false                                                              \
     }
 
 /**
@@ -104,9 +111,15 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
  * One training step: forward, loss, backward, update. Here and below, what is written (y, grad_x)
  * must not overlap what is read.
  *
- * @param x       (B, input shape), any B >= 0
+ * Models with several inputs take, and those with several outputs give, arrays of tensors: x[k] is
+ * input k. A loss needs a model with one output. A model without layers gives its inputs back.
+ *
+ * @param x       [inputs] (B, input shape), any B >= 0. Inputs of one batch have the same B; those
+ * of different batches must be cut into the same number of pieces; with GPP_ROWS_FIXED: that many
+ * rows (rank 0 allowed for one scalar)
  * @param target  cross_entropy: GPP_I64 (B); mse: GPP_F32, the shape of the output
- * @param y       out: (B, output shape), or NULL when the outputs are not wanted
+ * @param y       [outputs] out: (B, output shape), or NULL when the outputs are not wanted; data
+ * NULL for one that is not. An output with r fixed rows gives r rows for each micro-batch, so m·r
  * @param loss    out: the whole mini-batch's loss, as an unpipelined model gives it; NaN for a mean
  * over no rows; may be NULL
  * @return GPP_OK, GPP_ESHAPE, GPP_ESTATE (no loss or no optimizer was chosen), GPP_ENUMERIC,
@@ -119,30 +132,51 @@ GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_
 
 /**
  * Forward and backward as gpp_pipe_step, without the update: the gradients stay for
- * gpp_pipe_gradient and gpp_pipe_update. Gradients of an earlier call are replaced.
+ * gpp_pipe_gradient and gpp_pipe_update. Gradients of an earlier call are replaced, unless they
+ * accumulate (gpp_pipe_accumulate).
+ *
+ * @param grad_x  [inputs] out: gradient of the loss, shapes of x; NULL: none is wanted; data NULL
+ * for one that is not, and for integers
  */
 GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
-                                      const gpp_tensor *y, double *loss, gpp_error *err);
+                                      const gpp_tensor *y, const gpp_tensor *grad_x, double *loss,
+                                      gpp_error *err);
 
 /**
- * Outputs in training mode, keeping what gpp_pipe_backward needs: until then nothing else may run
- * on this pipe (a step, an evaluation or another forward discards it).
+ * Whether gradients add up over calls of gpp_pipe_gradients and gpp_pipe_backward until the next
+ * gpp_pipe_update or gpp_pipe_discard_gradients (the update of gpp_pipe_step counts as well). A
+ * failed call discards what had added up. Initially they do not.
+ */
+GPP_API gpp_status gpp_pipe_accumulate(gpp_pipe *pipe, bool on, gpp_error *err);
+/** There are no gradients any more. */
+GPP_API gpp_status gpp_pipe_discard_gradients(gpp_pipe *pipe, gpp_error *err);
+
+/**
+ * Outputs in training mode, keeping what gpp_pipe_backward needs. Several forwards may be kept at
+ * once, each with memory of its own; setting a parameter or an update discards all of them.
  *
- * @param y  out: (B, output shape)
+ * @param y     [outputs] out: (B, output shape)
+ * @param pass  out: names this forward; NULL: it must be the only one (an earlier one is discarded)
  */
 GPP_API gpp_status gpp_pipe_forward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *y,
-                                    gpp_error *err);
+                                    int *pass, gpp_error *err);
 
 /**
- * Backward of the last gpp_pipe_forward, from the gradient of its outputs.
+ * Backward of a kept forward, from the gradient of its outputs; after it that forward is gone.
  *
- * @param x       the same tensor that was given to gpp_pipe_forward, unchanged
- * @param grad_y  (B, output shape)
- * @param grad_x  out: (B, input shape), or NULL when it is not wanted
- * @return GPP_OK, GPP_ESTATE (no forward to go back from), GPP_ESHAPE, ...
+ * @param pass    from gpp_pipe_forward; -1: the one of a call with pass == NULL
+ * @param x       the same tensors that were given to gpp_pipe_forward, unchanged
+ * @param grad_y  [outputs] (B, output shape); data NULL: zero, and for integers
+ * @param grad_x  [inputs] out: (B, input shape), or NULL when it is not wanted; data NULL for one
+ * that is not, and for integers
+ * @return GPP_OK, GPP_ESTATE (no such forward), GPP_ESHAPE, ...
  */
-GPP_API gpp_status gpp_pipe_backward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *grad_y,
-                                     const gpp_tensor *grad_x, gpp_error *err);
+GPP_API gpp_status gpp_pipe_backward(gpp_pipe *pipe, int pass, const gpp_tensor *x,
+                                     const gpp_tensor *grad_y, const gpp_tensor *grad_x,
+                                     gpp_error *err);
+
+/** Forget a kept forward. @param pass as in gpp_pipe_backward. @return GPP_OK or GPP_ESTATE */
+GPP_API gpp_status gpp_pipe_discard(gpp_pipe *pipe, int pass, gpp_error *err);
 
 /** Let the optimizer use the gradients at hand. @return GPP_OK or GPP_ESTATE (no optimizer, or no
  * gradients) */
@@ -193,6 +227,44 @@ GPP_API gpp_status gpp_pipe_set(gpp_pipe *pipe, const char *name, const float da
                                 gpp_error *err);
 GPP_API gpp_status gpp_pipe_gradient(gpp_pipe *pipe, const char *name, float data[], int64_t count,
                                      gpp_error *err);
+
+/**
+ * Stop (or resume) learning parameters: no gradient is computed for them, none is passed to what
+ * only they would need, the optimizer leaves them and their state alone.
+ * @param name  "<label>.<parameter>", or "<label>" of a layer for all of its parameters
+ * @return GPP_OK, GPP_ENOENT. Kept forwards and gradients are discarded
+ */
+GPP_API gpp_status gpp_pipe_freeze(gpp_pipe *pipe, const char *name, bool frozen, gpp_error *err);
+
+/**
+ * State of layers that is no parameter: running statistics of batch normalisation
+ * ("bn1.running_mean", "bn1.running_var", float32; "bn1.num_batches_tracked", int64). It changes
+ * when a pass in training mode has succeeded.
+ */
+typedef struct gpp_buffer_info {
+    const char *name;
+    int layer, partition;
+    gpp_dtype dtype;
+    int rank;
+    int64_t dim[GPP_MAX_RANK];
+    int64_t count; /* elements */
+} gpp_buffer_info;
+GPP_API int gpp_pipe_buffers(const gpp_pipe *pipe);
+GPP_API gpp_status gpp_pipe_buffer(const gpp_pipe *pipe, int index, gpp_buffer_info *info,
+                                   gpp_error *err);
+/** Copy one out or in. @param count elements of `data`, which are of the buffer's type */
+GPP_API gpp_status gpp_pipe_get_buffer(gpp_pipe *pipe, const char *name, void *data, int64_t count,
+                                       gpp_error *err);
+GPP_API gpp_status gpp_pipe_set_buffer(gpp_pipe *pipe, const char *name, const void *data,
+                                       int64_t count, gpp_error *err);
+
+/** The model the pipe was made from, as it uses it (batch normalisation converted); lives as long
+ * as the pipe. gpp_model_layer and gpp_model_find say what its layers are. */
+GPP_API const gpp_model *gpp_pipe_model(const gpp_pipe *pipe);
+/** Partition of a layer. @param layer index; negative counts from the end. @return -1: no such
+ * layer
+ */
+GPP_API int gpp_pipe_partition_of(const gpp_pipe *pipe, int layer);
 
 /** How the pipe was cut and placed. Pointers live as long as the pipe. */
 typedef struct gpp_pipe_info {

@@ -1,0 +1,41 @@
+/*
+ * codelets/ops/add.c: the sum of two or more tensors of one shape, from first to last.
+ *
+ * Every input's gradient is the output's. The sum may lie in the first input's memory and the first
+ * gradient where the output's is.
+ */
+#include "codelets/ops/internal.h"
+
+static gpp_status add_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    const gpp__layer *layer = kernel->layer;
+    const float *in[GPP__MAX_TENSORS];
+    for (int t = 0; t < layer->in_count; t++)
+        in[t] = io->in[t];
+    gpp__sum(run->pool, in, layer->in_count, io->out[0],
+             kernel->rows * gpp__desc_count(&layer->in[0]));
+    return GPP_OK;
+}
+
+static gpp_status add_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    int64_t count = kernel->rows * gpp__desc_count(&kernel->layer->in[0]);
+    for (int t = 0; t < kernel->layer->in_count; t++)
+        if (io->grad_in[t] && io->grad_in[t] != io->grad_out[0])
+            gpp__copy(run->pool, io->grad_out[0], io->grad_in[t], count);
+    return GPP_OK;
+}
+
+static double add_flops(const gpp__layer *layer)
+{
+    return (double)gpp__desc_count(&layer->out[0]) * (layer->in_count - 1);
+}
+
+const gpp_op gpp_op_add = {
+    .name = "add",
+    .infer = gpp__infer_equal,
+    .in_place = true,
+    .flops = add_flops,
+    .forward = add_forward,
+    .backward = add_backward,
+};

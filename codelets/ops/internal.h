@@ -1,0 +1,101 @@
+/*
+ * codelets/ops/internal.h: what several operators share.
+ *
+ * Nothing here knows an operator. Functions that take `units` split their work by shape alone, so
+ * that results do not depend on threads.
+ */
+#ifndef GPP_CODELETS_OPS_INTERNAL_H
+#define GPP_CODELETS_OPS_INTERNAL_H
+
+#include "codelets/op.h"
+
+#define GPP__UNIT_FLOATS ((int64_t)1 << 16) /* elements a thread takes at a time */
+
+static inline int64_t gpp__min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t gpp__max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/** Units for work that moves `floats` numbers. */
+static inline int gpp__units_of(int64_t floats)
+{
+    return (int)((floats + GPP__UNIT_FLOATS - 1) / GPP__UNIT_FLOATS);
+}
+
+/** gpp_op.is_view and passes_in_eval of operators that always are; flops of those that compute
+ * nothing. */
+bool gpp__always(const gpp__layer *layer);
+double gpp__no_flops(const gpp__layer *layer);
+
+/** Fails unless the layer has `lo` to `hi` tuple inputs (popped tensors not counted). */
+gpp_status gpp__expect_count(const gpp__layer *layer, int lo, int hi, gpp_error *err);
+
+/** Fails unless all inputs, popped ones too, are float32 with rows of one mini-batch, and at least
+ * of rank `lo`. */
+gpp_status gpp__expect_alike(const gpp__layer *layer, int lo, gpp_error *err);
+
+/** gpp_op.infer of those that take two or more float32 tensors of one shape and give one like them.
+ */
+gpp_status gpp__infer_equal(gpp__layer *layer, gpp_error *err);
+
+/**
+ * A dimension in PyTorch's counting, 0 being the batch and negative ones counting from the end, as
+ * an index into desc->dim.
+ * @return GPP_OK; GPP_ESHAPE with `err` filled when the sample has no such dimension
+ */
+gpp_status gpp__axis(const gpp__layer *layer, const gpp__desc *desc, int64_t dim, int *axis,
+                     gpp_error *err);
+
+/** Keys and first members of the attributes of operators with one skip: its name and namespace. */
+typedef struct gpp__skip_attr {
+    char name[GPP__NAME], ns[GPP__NAME];
+} gpp__skip_attr;
+#define GPP__SKIP_KEYS                                                                             \
+    {.name = "name",                                                                               \
+     .type = GPP__KEY_NAME,                                                                        \
+     .offset = offsetof(gpp__skip_attr, name),                                                     \
+     .count = 1,                                                                                   \
+     .required = true},                                                                            \
+    {                                                                                              \
+        .name = "ns", .type = GPP__KEY_NAME, .offset = offsetof(gpp__skip_attr, ns), .count = 1    \
+    }
+/** gpp_op.skips of those that stash it and of those that pop it. */
+void gpp__skips_stash(gpp__layer *layer);
+void gpp__skips_pop(gpp__layer *layer);
+
+/** The sample in memory order around dimension `axis`: [outer][dim[axis]][inner]. */
+typedef struct gpp__around {
+    int64_t outer, length, inner;
+} gpp__around;
+gpp__around gpp__split_around(const gpp__desc *desc, int axis);
+
+/** Copies, or with `from` NULL zeros. */
+void gpp__copy(gpp__pool *pool, const float *from, float *to, int64_t count);
+
+/** out = in[0] + in[1] + ..., from first to last; inputs >= 2; out may be in[0]. */
+void gpp__sum(gpp__pool *pool, const float *const in[], int inputs, float *out, int64_t count);
+
+/**
+ * In each of `rows` rows a block of small[0]·small[1]·small[2] floats lies in a larger one, at
+ * at[]. Innermost dimension last.
+ */
+typedef struct gpp__box {
+    int64_t rows, big[3], small[3], at[3];
+} gpp__box;
+typedef enum gpp__box_way {
+    GPP__BOX_PUT, /* the larger one's part = the small one; zeros when that is NULL */
+    GPP__BOX_ADD, /* += */
+    GPP__BOX_GET  /* the small one = the part */
+} gpp__box_way;
+void gpp__box_run(gpp__pool *pool, const gpp__box *box, gpp__box_way way, float *big, float *small);
+
+/** The box of tensors that differ in dimension `axis` alone, of which the smaller begins at `at`.
+ */
+gpp__box gpp__box_along(int64_t rows, const gpp__desc *big, const gpp__desc *small, int axis,
+                        int64_t at);
+
+#endif

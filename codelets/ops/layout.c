@@ -1,0 +1,79 @@
+/*
+ * codelets/ops/layout.c: between the two memory layouts of an image, (N, C, H, W) and (N, H, W, C).
+ *
+ * Networks alone use these: where images enter or leave a model, and around operators that want
+ * them row-major. The shape, which is always said as (C, H, W), does not change. Each is the
+ * other's backward. Where both layouts are the same bytes, the output is a view.
+ */
+#include "codelets/ops/internal.h"
+
+static gpp_status layout_infer(gpp__layer *layer, gpp_error *err)
+{
+    gpp_status status = gpp__expect_float(layer, 3, 3, err);
+    if (status)
+        return status;
+    layer->out_count = 1;
+    layer->out[0] = layer->in[0];
+    return GPP_OK;
+}
+
+static bool same_bytes(const gpp__layer *layer)
+{
+    return gpp__layout_free(&layer->in[0]);
+}
+
+static gpp_status to_last(const gpp__kernel *kernel, const gpp__run *run, const void *from,
+                          void *to)
+{
+    if (to)
+        gpp__to_channels_last(run->pool, &kernel->layer->in[0], kernel->rows, from, to);
+    return GPP_OK;
+}
+
+static gpp_status to_first(const gpp__kernel *kernel, const gpp__run *run, const void *from,
+                           void *to)
+{
+    if (to)
+        gpp__to_channels_first(run->pool, &kernel->layer->in[0], kernel->rows, from, to);
+    return GPP_OK;
+}
+
+static gpp_status last_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return to_last(kernel, run, io->in[0], io->out[0]);
+}
+
+static gpp_status last_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return to_first(kernel, run, io->grad_out[0], io->grad_in[0]);
+}
+
+static gpp_status first_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return to_first(kernel, run, io->in[0], io->out[0]);
+}
+
+static gpp_status first_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return to_last(kernel, run, io->grad_out[0], io->grad_in[0]);
+}
+
+const gpp_op gpp__op_channels_last = {
+    .name = "channels_last",
+    .infer = layout_infer,
+    .is_view = same_bytes,
+    .passes_none = true,
+    .flops = gpp__no_flops,
+    .forward = last_forward,
+    .backward = last_backward,
+};
+
+const gpp_op gpp__op_channels_first = {
+    .name = "channels_first",
+    .infer = layout_infer,
+    .is_view = same_bytes,
+    .passes_none = true,
+    .flops = gpp__no_flops,
+    .forward = first_forward,
+    .backward = first_backward,
+};

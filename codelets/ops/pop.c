@@ -1,0 +1,222 @@
+/*
+ * codelets/ops/pop.c: a skip put together with the tensor at hand: added to it, or behind it along
+ * a dimension (cat dim=D, the batch being 0).
+ *
+ *   pop      (x, the popped tensor) -> x + popped, or x then popped along D
+ *   combine  (x, z) -> the same of any two tensors: the end of a block applied to a skip
+ *
+ * With pad=1 images may differ in height and width: the smaller one is filled up with zeros at the
+ * bottom and the right, as U-Nets want it (Ronneberger, Fischer, Brox, "U-Net", MICCAI 2015, crop
+ * instead). A skip that is absent adds nothing; it cannot be joined, which fails the step.
+ */
+#include <stdio.h>
+
+#include "codelets/ops/internal.h"
+
+enum { ADD, CAT };
+
+typedef struct pop_attr {
+    gpp__skip_attr skip; /* of combine: unused */
+    int mode;
+    int64_t dim;
+    bool pad;
+} pop_attr;
+
+static const char *const modes[] = {"add", "cat", NULL};
+
+#define HOW_KEYS                                                                                   \
+    {.name = "mode",                                                                               \
+     .type = GPP__KEY_CHOICE,                                                                      \
+     .offset = offsetof(pop_attr, mode),                                                           \
+     .count = 1,                                                                                   \
+     .required = true,                                                                             \
+     .choices = modes},                                                                            \
+        {.name = "dim",                                                                            \
+         .type = GPP__KEY_INT,                                                                     \
+         .offset = offsetof(pop_attr, dim),                                                        \
+         .count = 1,                                                                               \
+         .min = -GPP_MAX_RANK,                                                                     \
+         .max = GPP_MAX_RANK,                                                                      \
+         .fallback = 1},                                                                           \
+    {                                                                                              \
+        .name = "pad", .type = GPP__KEY_BOOL, .offset = offsetof(pop_attr, pad), .count = 1,       \
+        .max = 1                                                                                   \
+    }
+static const gpp__key combine_keys[] = {HOW_KEYS, {.name = NULL}};
+static const gpp__key pop_keys[] = {GPP__SKIP_KEYS, HOW_KEYS, {.name = NULL}};
+
+/* --- shapes --- */
+
+/* Index of the dimension to join along; -1 when tensors are added. Checked by infer. */
+static int join_axis(const gpp__layer *layer)
+{
+    const pop_attr *attr = layer->attr;
+    int axis = -1;
+    if (attr->mode == CAT)
+        gpp__axis(layer, &layer->in[0], attr->dim, &axis, NULL);
+    return axis;
+}
+
+/* True when dimension k of an image may be filled up. */
+static bool may_pad(const gpp__layer *layer, int k)
+{
+    return ((const pop_attr *)layer->attr)->pad && layer->in[0].rank == 3 && k > 0;
+}
+
+static gpp_status fail_shapes(const gpp__layer *layer, gpp_error *err)
+{
+    const pop_attr *attr = layer->attr;
+    char one[80], other[80], but[48] = "";
+    int axis = join_axis(layer);
+    if (axis >= 0)
+        snprintf(but, sizeof but, " but for dim %d", axis + 1);
+    return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
+                           "%s (layer %d, \"%s\"): input is %s, %s is %s; mode=%s needs equal "
+                           "shapes%s%s",
+                           layer->op->name, layer->index, layer->label,
+                           gpp__desc_text(&layer->in[0], one, sizeof one),
+                           layer->pops ? "the popped tensor" : "the other",
+                           gpp__desc_text(&layer->in[1], other, sizeof other), modes[attr->mode],
+                           but, layer->in[0].rank == 3 && !attr->pad ? ", or pad=1" : "");
+}
+
+static gpp_status infer_out(gpp__layer *layer, gpp_error *err)
+{
+    const gpp__desc *a = &layer->in[0], *b = &layer->in[1];
+    int axis = join_axis(layer);
+    if (a->rank != b->rank)
+        return fail_shapes(layer, err);
+    layer->out_count = 1;
+    layer->out[0] = *a;
+    for (int k = 0; k < a->rank; k++) {
+        int64_t *out = &layer->out[0].dim[k];
+        if (k == axis)
+            *out = a->dim[k] + b->dim[k];
+        else if (a->dim[k] == b->dim[k] || may_pad(layer, k))
+            *out = gpp__max64(a->dim[k], b->dim[k]);
+        else
+            return fail_shapes(layer, err);
+    }
+    return GPP_OK;
+}
+
+static gpp_status pop_infer(gpp__layer *layer, gpp_error *err)
+{
+    const pop_attr *attr = layer->attr;
+    int axis;
+    gpp_status status = gpp__expect_count(layer, 2 - layer->pops, 2 - layer->pops, err);
+    if (status == GPP_OK)
+        status = gpp__expect_alike(layer, attr->mode == CAT, err);
+    if (status == GPP_OK && attr->mode == CAT)
+        status = gpp__axis(layer, &layer->in[0], attr->dim, &axis, err);
+    return status ? status : infer_out(layer, err);
+}
+
+static double pop_flops(const gpp__layer *layer)
+{
+    return ((const pop_attr *)layer->attr)->mode == ADD ? (double)gpp__desc_count(&layer->out[0])
+                                                        : 0;
+}
+
+/* --- kernels --- */
+
+/* Where input `t` lies in the output. Filled-up images are boxes of three dimensions; else two
+ * differ in one dimension at most. */
+static gpp__box box_of(const gpp__kernel *kernel, int t)
+{
+    const gpp__layer *layer = kernel->layer;
+    const gpp__desc *big = &layer->out[0], *small = &layer->in[t];
+    int axis = join_axis(layer);
+    int64_t at = axis >= 0 && t == 1 ? layer->in[0].dim[axis] : 0;
+    if (!may_pad(layer, 1))
+        return gpp__box_along(kernel->rows, big, small, axis < 0 ? 0 : axis, at);
+    gpp__box box = {.rows = kernel->rows};
+    for (int k = 0; k < 3; k++) {
+        int in_memory = (k + 2) % 3;
+        box.big[in_memory] = big->dim[k];
+        box.small[in_memory] = small->dim[k];
+        box.at[in_memory] = k == axis ? at : 0;
+    }
+    return box;
+}
+
+/* Whether input `t` is as large as the output, so that nothing else lies there. */
+static bool fills(const gpp__layer *layer, int t)
+{
+    return gpp__desc_count(&layer->in[t]) == gpp__desc_count(&layer->out[0]);
+}
+
+static gpp_status fail_absent(const gpp__kernel *kernel, const gpp__run *run)
+{
+    const gpp__layer *layer = kernel->layer;
+    return gpp__fail_layer(run->err, GPP_EINVAL, layer->index,
+                           "%s (layer %d, \"%s\"): the popped tensor is absent for micro-batch %d; "
+                           "mode=cat needs it",
+                           layer->op->name, layer->index, layer->label, run->micro_batch);
+}
+
+/* Puts the inputs where they lie in the output; what neither covers is zero. */
+static void place(const gpp__kernel *kernel, gpp__pool *pool, const gpp__io *io)
+{
+    const gpp__layer *layer = kernel->layer;
+    const pop_attr *attr = layer->attr;
+    int64_t covered = gpp__desc_count(&layer->in[0]), all = gpp__desc_count(&layer->out[0]);
+    if (attr->mode == CAT)
+        covered += gpp__desc_count(&layer->in[1]);
+    if (covered < all)
+        gpp__copy(pool, NULL, io->out[0], kernel->rows * all);
+    for (int t = 0; t < 2; t++) {
+        gpp__box box = box_of(kernel, t);
+        gpp__box_way way = attr->mode == ADD && t == 1 ? GPP__BOX_ADD : GPP__BOX_PUT;
+        if (io->in[t])
+            gpp__box_run(pool, &box, way, io->out[0], (float *)io->in[t]);
+    }
+}
+
+static gpp_status pop_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    const gpp__layer *layer = kernel->layer;
+    const pop_attr *attr = layer->attr;
+    if (!io->in[1] && attr->mode == CAT)
+        return fail_absent(kernel, run);
+    if (io->in[1] && attr->mode == ADD && fills(layer, 0) && fills(layer, 1)) {
+        const float *both[] = {io->in[0], io->in[1]};
+        gpp__sum(run->pool, both, 2, io->out[0], kernel->rows * gpp__desc_count(&layer->out[0]));
+    } else {
+        place(kernel, run->pool, io);
+    }
+    return GPP_OK;
+}
+
+static gpp_status pop_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    for (int t = 0; t < 2; t++) {
+        gpp__box box = box_of(kernel, t);
+        if (io->grad_in[t])
+            gpp__box_run(run->pool, &box, GPP__BOX_GET, (float *)io->grad_out[0], io->grad_in[t]);
+    }
+    return GPP_OK;
+}
+
+const gpp_op gpp_op_pop = {
+    .name = "pop",
+    .keys = pop_keys,
+    .attr_size = sizeof(pop_attr),
+    .infer = pop_infer,
+    .skips = gpp__skips_pop,
+    .takes_none = true,
+    .flops = pop_flops,
+    .forward = pop_forward,
+    .backward = pop_backward,
+};
+
+const gpp_op gpp_op_combine = {
+    .name = "combine",
+    .keys = combine_keys,
+    .attr_size = sizeof(pop_attr),
+    .infer = pop_infer,
+    .takes_none = true,
+    .flops = pop_flops,
+    .forward = pop_forward,
+    .backward = pop_backward,
+};

@@ -1,0 +1,114 @@
+/*
+ * graph/place.c: devices for the partitions: cores, a StarPU worker, threads and a lane for each.
+ */
+#include <stdlib.h>
+
+#include "graph/pipe.h"
+
+static bool has_core(const gpp__device *d, int core)
+{
+    for (int k = 0; k < d->cores; k++)
+        if (d->core[k] == core)
+            return true;
+    return false;
+}
+
+/** Each device gets a worker of its own: one that StarPU put on the device's cores (and memory)
+ * where there is one. */
+static void choose_workers(gpp_pipe *p)
+{
+    bool taken[STARPU_NMAXWORKERS] = {false};
+    const gpp__runtime *r = &p->runtime;
+    for (int pass = 0; pass < 2; pass++)
+        for (int d = 0; d < p->devices; d++)
+            for (int w = 0; w < r->workers && p->state[d].worker < 0; w++) {
+                int core = gpp__runtime_core(r->topology, w, r->workers);
+                if (taken[w] || (pass == 0 && !has_core(&p->device[d], core)))
+                    continue;
+                taken[w] = true;
+                p->state[d].worker = r->worker[w];
+            }
+}
+
+static void bind_pool_thread(void *arg, int thread)
+{
+    const gpp__device_state *s = arg;
+    hwloc_set_cpubind(s->cpu.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
+}
+
+static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
+{
+    static atomic_uint_fast64_t next_id = 1;
+    gpp__device_state *s = &p->state[d];
+    s->device = &p->device[d];
+    s->node = gpp__runtime_node(s->worker);
+    s->cpu.id = atomic_fetch_add(&next_id, 1);
+    s->cpu.topology = p->runtime.topology;
+    s->cpu.home = p->runtime.owned ? p->device[d].cpuset[0] : NULL;
+    p->node_of[d] = (int)s->node;
+    p->device_name[d] = p->device[d].name;
+    p->device_threads[d] = p->device[d].cores;
+    gpp_status status = gpp__pool_new(&s->cpu.pool, p->device[d].cores, bind_pool_thread, s, err);
+    return status == GPP_OK ? gpp__lane_new(&s->lane, p->runtime.context, s->worker, 1024, err)
+                            : status;
+}
+
+gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    gpp_status status = gpp__runtime_acquire(&p->runtime, err);
+    if (status != GPP_OK)
+        return status;
+    p->has_runtime = true;
+    const char *const *wish = o->devices ? o->devices : p->wish[0] ? p->wish : NULL;
+    int wishes = o->devices ? o->device_count : wish ? p->partitions : 0;
+    status = gpp__devices_new(p->runtime.topology, wish, wishes, p->partitions, p->runtime.workers,
+                              &p->device, &p->devices, p->device_of, err);
+    if (status != GPP_OK)
+        return status;
+    size_t n = (size_t)p->devices;
+    p->state = calloc(n, sizeof *p->state);
+    p->node_of = calloc(n, sizeof *p->node_of);
+    p->device_name = calloc(n, sizeof *p->device_name);
+    p->device_threads = calloc(n, sizeof *p->device_threads);
+    if (!p->state || !p->node_of || !p->device_name || !p->device_threads)
+        return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
+    for (int d = 0; d < p->devices; d++)
+        p->state[d].worker = -1;
+    choose_workers(p);
+    for (int d = 0; status == GPP_OK && d < p->devices; d++)
+        status = start_device(p, d, err);
+    return status;
+}
+
+static void free_ports(gpp_pipe *p)
+{
+    for (int d = 0; p->state && d < p->devices; d++)
+        free(p->state[d].cpu.ports);
+}
+
+gpp_status gpp__place_ports(gpp_pipe *p, gpp_error *err)
+{
+    size_t most = 0;
+    for (int j = 0; j < p->partitions; j++) {
+        size_t ports = 2 * (size_t)(p->stage[j].ins + p->stage[j].outs);
+        most = ports > most ? ports : most;
+    }
+    for (int d = 0; d < p->devices; d++)
+        if (!(p->state[d].cpu.ports = calloc(most + 1, sizeof(char *))))
+            return gpp__fail(err, GPP_ENOMEM, "%zu ports of a partition", most);
+    return GPP_OK;
+}
+
+void gpp__place_release(gpp_pipe *p)
+{
+    free_ports(p);
+    for (int d = 0; p->state && d < p->devices; d++) {
+        gpp__lane_free(p->state[d].lane);
+        gpp__pool_free(p->state[d].cpu.pool);
+    }
+    gpp__devices_free(p->device, p->devices);
+    free(p->state);
+    free(p->node_of);
+    free(p->device_name);
+    free(p->device_threads);
+}

@@ -1,0 +1,192 @@
+/*
+ * graph/slots.c: the buffers of a pipe: made when a plan first needs them, shared by all plans.
+ *
+ * Slot k of a class is the same block in every plan, so a mini-batch of another size brings no new
+ * memory unless it needs more. Only what a kept forward leaves for its backward, on routes and
+ * tapes, is an instance of its own.
+ */
+#include <stdlib.h>
+
+#include "graph/pipe.h"
+
+static gpp__slots *lists_of(const gpp_pipe *p, int instance, gpp__class cls)
+{
+    bool kept = instance > 0 && (cls == GPP__ROUTE || cls == GPP__TAPE);
+    return kept ? p->kept[instance - 1].slots[cls == GPP__TAPE] : p->slots[cls];
+}
+
+/** The device that pays for a copy on another memory node; -1: there is none. */
+static int second_payer(const gpp_pipe *p, int device, int other)
+{
+    return other >= 0 && p->state[other].node != p->state[device].node ? other : -1;
+}
+
+static void set_charge(gpp_pipe *p, gpp__block_data *b, int c, int device)
+{
+    b->charge[c].node = p->state[device].node;
+    b->charge[c].meter = &p->state[device].meter;
+    p->state[device].planned += b->bytes;
+}
+
+/** Bytes count to a device's plan once, and again where another memory node holds a copy. */
+static void charge(gpp_pipe *p, gpp__block_data *b, int device, int other)
+{
+    set_charge(p, b, 0, device);
+    if (second_payer(p, device, other) >= 0)
+        set_charge(p, b, 1, other);
+}
+
+static void uncharge(gpp_pipe *p, gpp__block_data *b)
+{
+    for (int d = 0; d < p->devices; d++)
+        for (int c = 0; c < 2; c++)
+            if (b->charge[c].meter == &p->state[d].meter)
+                p->state[d].planned -= b->bytes;
+    b->charge[0].meter = b->charge[1].meter = NULL;
+}
+
+static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
+{
+    gpp__block_data **grown = realloc(s->block, (size_t)count * sizeof *grown);
+    if (!grown)
+        return gpp__fail(err, GPP_ENOMEM, "%d buffers", count);
+    s->block = grown;
+    for (; s->count < count; s->count++)
+        if (!(s->block[s->count] = calloc(1, sizeof **s->block)))
+            return gpp__fail(err, GPP_ENOMEM, "%d buffers", count);
+    return GPP_OK;
+}
+
+gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int slot, size_t bytes,
+                         int device, int other, gpp__block_data **block, gpp_error *err)
+{
+    gpp__slots *s = &lists_of(p, instance, cls)[j];
+    if (slot >= s->count) {
+        int room = slot < 8 ? 8 : 2 * slot;
+        gpp_status status = add_slots(s, room, err);
+        if (status != GPP_OK)
+            return status;
+    }
+    gpp__block_data *b = s->block[slot];
+    *block = b;
+    if (b->handle && b->bytes >= bytes)
+        return GPP_OK;
+    if (b->handle) {
+        gpp__block_unregister(b);
+        uncharge(p, b);
+    }
+    b->bytes = bytes;
+    charge(p, b, device, other);
+    gpp_status status = gpp__block_register(b, gpp__class_name(cls), err);
+    if (status != GPP_OK)
+        uncharge(p, b);
+    return status;
+}
+
+static size_t bytes_now(const gpp_pipe *p, int instance, const gpp__buffer *b)
+{
+    const gpp__slots *s = &lists_of(p, instance, (gpp__class)b->cls)[b->j];
+    return b->slot < s->count && s->block[b->slot]->handle ? s->block[b->slot]->bytes : 0;
+}
+
+size_t gpp__slots_missing(const gpp_pipe *p, int instance, const gpp__plan *plan, int device)
+{
+    size_t missing = 0;
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        size_t now = bytes_now(p, instance, b);
+        bool pays = b->device == device || second_payer(p, b->device, b->other) == device;
+        if (pays && b->bytes > now)
+            missing += b->bytes - now;
+    }
+    return missing;
+}
+
+static void free_lists(gpp__slots *lists, int count)
+{
+    for (int j = 0; lists && j < count; j++) {
+        for (int k = 0; k < lists[j].count; k++) {
+            gpp__block_unregister(lists[j].block[k]);
+            free(lists[j].block[k]);
+        }
+        free(lists[j].block);
+    }
+    free(lists);
+}
+
+void gpp__slots_free_all(gpp_pipe *p)
+{
+    for (int c = 0; c < GPP__CLASSES; c++) {
+        free_lists(p->slots[c], p->slot_lists);
+        p->slots[c] = NULL;
+    }
+    for (int q = 0; q < p->kepts; q++)
+        for (int c = 0; c < 2; c++)
+            free_lists(p->kept[q].slots[c], p->slot_lists);
+    free(p->kept);
+    p->kept = NULL;
+    p->kepts = 0;
+}
+
+gpp__slots *gpp__slots_new(const gpp_pipe *p)
+{
+    return calloc((size_t)p->slot_lists, sizeof(gpp__slots));
+}
+
+/* --- kept forwards ---------------------------------------------------------------------------- */
+
+static gpp_status add_kept(gpp_pipe *p, gpp_error *err)
+{
+    gpp__kept *kept = realloc(p->kept, (size_t)(p->kepts + 1) * sizeof *kept), new = {0};
+    if (!kept)
+        return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
+    p->kept = kept;
+    for (int c = 0; c < 2; c++)
+        new.slots[c] = gpp__slots_new(p);
+    if (!new.slots[0] || !new.slots[1]) {
+        free(new.slots[0]);
+        free(new.slots[1]);
+        return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
+    }
+    p->kept[p->kepts++] = new;
+    return GPP_OK;
+}
+
+gpp_status gpp__kept_find(gpp_pipe *p, int *index, gpp_error *err)
+{
+    for (*index = 0; *index < p->kepts; ++*index)
+        if (!p->kept[*index].used)
+            return GPP_OK;
+    return add_kept(p, err);
+}
+
+void gpp__discard_kept(gpp_pipe *p)
+{
+    for (int q = 0; q < p->kepts; q++)
+        p->kept[q].used = false;
+}
+
+/* --- for the host ----------------------------------------------------------------------------- */
+
+/* Of what belongs to partition j. */
+static int node_of(const gpp_pipe *p, int j)
+{
+    return (int)p->state[p->device_of[j]].node;
+}
+
+gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_data_access_mode mode,
+                             char **data, gpp_error *err)
+{
+    gpp__block_data *b = p->slots[cls][j].block[0];
+    int node = node_of(p, j);
+    if (starpu_data_acquire_on_node(b->handle, node, mode))
+        return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
+                         gpp__class_name(cls));
+    *data = starpu_data_handle_to_pointer(b->handle, (unsigned)node);
+    return GPP_OK;
+}
+
+void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
+{
+    starpu_data_release_on_node(p->slots[cls][j].block[0]->handle, node_of(p, j));
+}

@@ -1,0 +1,100 @@
+/*
+ * graph/state.c: state that a step changes besides its updates: running statistics of layers,
+ * folded in once the step has succeeded, and what updates have changed, put back when it has
+ * failed.
+ *
+ * Forwards leave a record of their statistics for each micro-batch; nothing else of them is seen
+ * before the step is known to be good. So a failed step changes no statistics, a recomputation
+ * counts nothing twice, and the order is that of the micro-batches, whatever ran first.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/pipe.h"
+
+static void commit_stage(const gpp__stage *s, int count, const char *stats, const char **record,
+                         char *params)
+{
+    for (int k = 0; k < s->count; k++) {
+        const gpp__layer *l = &s->layer[k];
+        if (!l->op->stats_bytes || !l->op->stats_bytes(l))
+            continue;
+        for (int i = 0; i < count; i++)
+            record[i] = stats + (size_t)i * s->stats_bytes + s->stats_at[k];
+        l->op->commit(l, count, record, params + s->param_at[k]);
+    }
+}
+
+static gpp_status commit_partition(gpp_pipe *p, int j, int count, const char **record,
+                                   gpp_error *err)
+{
+    char *stats = NULL, *params = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__STATS, j, STARPU_R, &stats, err);
+    if (status != GPP_OK)
+        return status;
+    status = gpp__host_acquire(p, GPP__PARAMS, p->home[j], STARPU_RW, &params, err);
+    if (status == GPP_OK) {
+        commit_stage(&p->stage[j], count, stats, record, params);
+        gpp__host_release(p, GPP__PARAMS, p->home[j]);
+    }
+    gpp__host_release(p, GPP__STATS, j);
+    return status;
+}
+
+gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    int count = e->plan->shape.micro_batches;
+    if (!(e->flags & GPP__DO_FORWARD) || !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+        return GPP_OK;
+    gpp_status status = GPP_OK;
+    const char **record = NULL;
+    for (int j = 0; j < p->partitions && status == GPP_OK; j++) {
+        if (!p->stage[j].stats_bytes)
+            continue;
+        if (!record && !(record = malloc((size_t)count * sizeof *record)))
+            return gpp__fail(err, GPP_ENOMEM, "statistics of %d micro-batches", count);
+        status = commit_partition(p, j, count, record, err);
+    }
+    free(record);
+    return status;
+}
+
+/* --- failed updates --------------------------------------------------------------------------- */
+
+static gpp_status put_back(gpp_pipe *p, gpp__class cls, int j, const char *from, size_t bytes,
+                           gpp_error *err)
+{
+    char *data = NULL;
+    if (!bytes)
+        return GPP_OK;
+    gpp_status status = gpp__host_acquire(p, cls, j, STARPU_RW, &data, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(data, from, bytes);
+    gpp__host_release(p, cls, j);
+    return GPP_OK;
+}
+
+static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
+{
+    char *backup = NULL;
+    size_t params = gpp__block_end(p, j)->params_end;
+    gpp_status status = gpp__host_acquire(p, GPP__BACKUP, j, STARPU_R, &backup, err);
+    if (status != GPP_OK)
+        return status;
+    status = put_back(p, GPP__PARAMS, j, backup, params, err);
+    if (status == GPP_OK)
+        status = put_back(p, GPP__OPTIMIZER, j, backup + gpp__align(params),
+                          gpp__optimizer_bytes(p, j), err);
+    gpp__host_release(p, GPP__BACKUP, j);
+    return status;
+}
+
+gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (size_t k = 0; k < e->plan->tasks && status == GPP_OK; k++)
+        if (e->plan->task[k].kind == GPP__UPDATE && e->cell[k].updated)
+            status = restore_partition(p, e->plan->task[k].j, err);
+    return status;
+}

@@ -1,0 +1,701 @@
+/*
+ * tests/test_attention.c: what sequence models are made of: embedding, position_embedding and
+ * self_attention, against reference vectors, formulas in float64 and central differences.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support.h"
+#include "tests/vectors.h"
+
+#define COUNT(table) (sizeof table / sizeof *table)
+
+static test_rig *rig_of(const char *spec, const gpp__desc *in, int64_t rows, int threads)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    test_rig *rig;
+    gpp_status status = test_rig_new(&rig, spec, 0, in, rows, threads, &err);
+    cr_assert_eq(status, GPP_OK, "%s: %s", spec, err.msg);
+    rig->run.err = NULL;
+    return rig;
+}
+
+static float *floats(int64_t count)
+{
+    return test_room((size_t)count * sizeof(float));
+}
+
+/* --- reference vectors ------------------------------------------------------------------------ */
+
+/* Reference values are float64 results rounded to float32. */
+#define VECTOR_TOLERANCE 1e-5
+
+static void expect_close(const char *file, const char *array, double off)
+{
+    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
+}
+
+Test(attention, reference_vectors_are_met_within_1e_5_of_the_largest_value)
+{
+    static const struct {
+        char op[16];
+        int files;
+    } known[] = {{"embedding", 2}, {"self_attention", 5}};
+    for (size_t k = 0; k < COUNT(known); k++) {
+        int run = test_vectors_run(known[k].op, 2, expect_close);
+        if (run < 0) {
+            fprintf(stderr, "attention vectors: no folder, 7 not run\n");
+            cr_skip_test("no folder of reference vectors");
+        }
+        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
+    }
+}
+
+/* --- self_attention --------------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    char spec[40];
+    int64_t length, width, rows;
+    int heads;
+    bool causal;
+    char why[48];
+} attention_case;
+
+static const attention_case cases[] = {
+    {"self_attention heads=2", 5, 6, 2, 2, false, "small"},
+    {"self_attention heads=3 causal=1", 7, 6, 2, 3, true, "small, causal"},
+    {"self_attention heads=1", 1, 4, 3, 1, false, "one position"},
+    {"self_attention heads=4 causal=1", 6, 4, 1, 4, true, "heads of one column, one row"},
+    {"self_attention heads=2 causal=1", 66, 10, 2, 2, true, "two strips"},
+};
+
+static const attention_case large_cases[] = {
+    {"self_attention heads=2", 64, 32, 5, 2, false, "a whole strip, 320 positions"},
+    {"self_attention heads=2 causal=1", 128, 48, 2, 2, true, "two whole strips"},
+    {"self_attention heads=3 causal=1", 131, 51, 3, 3, true, "nothing a multiple of anything"},
+    {"self_attention heads=3", 131, 51, 3, 3, false, "the same, not causal"},
+    {"self_attention heads=1", 9, 300, 2, 1, false, "columns of a head beyond a block"},
+    {"self_attention heads=4 causal=1", 290, 16, 1, 4, true, "keys beyond a block"},
+    {"self_attention heads=8", 16, 128, 40, 8, false, "many rows"},
+};
+
+enum { QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS, PARAMS };
+
+typedef struct probe {
+    const attention_case *c;
+    test_rig *rig;
+    int64_t count;
+    float *x, *y, *dy, *dx;
+} probe;
+
+static probe probe_new(const attention_case *c, int threads)
+{
+    gpp__desc in = {.dtype = GPP_F32, .rank = 2, .dim = {c->length, c->width}};
+    probe p = {.c = c, .rig = rig_of(c->spec, &in, c->rows, threads)};
+    double bound = 2 / sqrt((double)c->width);
+    p.count = test_rig_inputs(p.rig);
+    p.x = floats(p.count);
+    p.y = floats(p.count);
+    p.dy = floats(p.count);
+    p.dx = floats(p.count);
+    test_fill(p.x, p.count, 51, -1, 1);
+    test_fill(p.dy, p.count, 52, -1, 1);
+    for (int k = 0; k < PARAMS; k++)
+        test_fill(test_rig_param(p.rig, k), p.rig->layer.param[k].count, 53 + (uint64_t)k, -bound,
+                  bound);
+    return p;
+}
+
+static void probe_free(probe *p)
+{
+    free(p->x);
+    free(p->y);
+    free(p->dy);
+    free(p->dx);
+    test_rig_free(p->rig);
+}
+
+/* The formulas at the top of self_attention.c in float64, with P whole. */
+typedef struct truth {
+    double *qkv, *prob, *o, *y; /* prob [rows][heads][T][T] */
+    double *grad_qkv, *grad_o, *dx, *grad[PARAMS];
+} truth;
+
+static double *doubles(int64_t count)
+{
+    return calloc((size_t)count, sizeof(double));
+}
+
+/* c[m][n] = a[m][k] · w[n][k]ᵀ + bias */
+static void dense(int64_t m, int64_t n, int64_t k, const double *a, const float *w,
+                  const float *bias, double *c)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = bias[j];
+            for (int64_t l = 0; l < k; l++)
+                sum += a[i * k + l] * w[j * k + l];
+            c[i * n + j] = sum;
+        }
+}
+
+/* Its backward: gradients of a (unless NULL), w and bias. */
+static void dense_back(int64_t m, int64_t n, int64_t k, const double *a, const float *w,
+                       const double *grad_c, double *grad_a, double *grad_w, double *grad_bias)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double g = grad_c[i * n + j];
+            grad_bias[j] += g;
+            for (int64_t l = 0; l < k; l++) {
+                grad_w[j * k + l] += g * a[i * k + l];
+                grad_a[i * k + l] += g * w[j * k + l];
+            }
+        }
+}
+
+static double dot(const double *a, const double *b, int64_t count)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < count; k++)
+        sum += a[k] * b[k];
+    return sum;
+}
+
+/* One head of one row, forward; or backward. */
+static void head(const attention_case *c, truth *t, int64_t row, int64_t h, bool backward)
+{
+    int64_t T = c->length, D = c->width, d = D / c->heads, at = row * T;
+    double scale = 1 / sqrt((double)d), *prob = t->prob + (row * c->heads + h) * T * T;
+    for (int64_t i = 0; i < T; i++) {
+        const double *q = t->qkv + (at + i) * 3 * D + h * d;
+        double *p = prob + i * T, *o = t->o + (at + i) * D + h * d, sum = 0, delta = 0;
+        int64_t keys = c->causal ? i + 1 : T;
+        for (int64_t j = 0; j < keys && !backward; j++)
+            sum += p[j] = exp(dot(q, t->qkv + (at + j) * 3 * D + D + h * d, d) * scale);
+        for (int64_t j = 0; j < keys && !backward; j++) {
+            p[j] /= sum;
+            for (int64_t k = 0; k < d; k++)
+                o[k] += p[j] * t->qkv[(at + j) * 3 * D + 2 * D + h * d + k];
+        }
+        if (!backward)
+            continue;
+        const double *grad_o = t->grad_o + (at + i) * D + h * d;
+        double *dq = t->grad_qkv + (at + i) * 3 * D + h * d;
+        delta = dot(grad_o, o, d);
+        for (int64_t j = 0; j < keys; j++) {
+            const double *k = t->qkv + (at + j) * 3 * D + D + h * d, *v = k + D;
+            double *dk = t->grad_qkv + (at + j) * 3 * D + D + h * d, *dv = dk + D;
+            double ds = p[j] * (dot(grad_o, v, d) - delta) * scale;
+            for (int64_t e = 0; e < d; e++) {
+                dv[e] += p[j] * grad_o[e];
+                dq[e] += ds * k[e];
+                dk[e] += ds * q[e];
+            }
+        }
+    }
+}
+
+static truth truth_of(const probe *p)
+{
+    const attention_case *c = p->c;
+    int64_t m = c->rows * c->length, D = c->width;
+    truth t = {doubles(3 * p->count), doubles(m * c->heads * c->length),
+               doubles(p->count),     doubles(p->count),
+               doubles(3 * p->count), doubles(p->count),
+               doubles(p->count),     {NULL}};
+    double *x = doubles(p->count), *dy = doubles(p->count);
+    for (int64_t k = 0; k < p->count; k++) {
+        x[k] = p->x[k];
+        dy[k] = p->dy[k];
+    }
+    for (int k = 0; k < PARAMS; k++)
+        t.grad[k] = doubles(p->rig->layer.param[k].count);
+    const float *qkv = test_rig_param(p->rig, QKV_WEIGHT), *proj;
+    proj = test_rig_param(p->rig, PROJ_WEIGHT);
+    dense(m, 3 * D, D, x, qkv, test_rig_param(p->rig, QKV_BIAS), t.qkv);
+    for (int64_t h = 0; h < c->rows * c->heads; h++)
+        head(c, &t, h / c->heads, h % c->heads, false);
+    dense(m, D, D, t.o, proj, test_rig_param(p->rig, PROJ_BIAS), t.y);
+    dense_back(m, D, D, t.o, proj, dy, t.grad_o, t.grad[PROJ_WEIGHT], t.grad[PROJ_BIAS]);
+    for (int64_t h = 0; h < c->rows * c->heads; h++)
+        head(c, &t, h / c->heads, h % c->heads, true);
+    dense_back(m, 3 * D, D, x, qkv, t.grad_qkv, t.dx, t.grad[QKV_WEIGHT], t.grad[QKV_BIAS]);
+    free(x);
+    free(dy);
+    return t;
+}
+
+static void truth_free(truth *t)
+{
+    double *all[] = {t->qkv, t->prob, t->o, t->y, t->grad_qkv, t->grad_o, t->dx};
+    for (size_t k = 0; k < COUNT(all); k++)
+        free(all[k]);
+    for (int k = 0; k < PARAMS; k++)
+        free(t->grad[k]);
+}
+
+static double distance(const float *got, const double *want, int64_t count)
+{
+    double most = 0, off = 0;
+    for (int64_t k = 0; k < count; k++) {
+        double d = fabs(got[k] - want[k]);
+        off = isnan(d) ? INFINITY : fmax(d, off);
+        most = fmax(most, fabs(want[k]));
+    }
+    return most > 0 ? off / most : off;
+}
+
+/* Five products one after the other, each of up to a few hundred float32 terms. */
+#define TOLERANCE 5e-6
+
+static void expect_formula(const attention_case *c)
+{
+    probe p = probe_new(c, 2);
+    truth t = truth_of(&p);
+    cr_assert_eq(test_rig_forward(p.rig, p.x, p.y), GPP_OK, "%s", c->spec);
+    cr_assert_eq(test_rig_backward(p.rig, p.dy, p.dx, false), GPP_OK, "%s", c->spec);
+    double y = distance(p.y, t.y, p.count), dx = distance(p.dx, t.dx, p.count);
+    cr_expect(y < TOLERANCE, "%s (%s): y is off by %.3g", c->spec, c->why, y);
+    cr_expect(dx < TOLERANCE, "%s (%s): dx is off by %.3g", c->spec, c->why, dx);
+    for (int k = 0; k < PARAMS; k++) {
+        int64_t count = p.rig->layer.param[k].count;
+        float *grad = floats(count);
+        test_rig_grad(p.rig, k, grad);
+        double off = distance(grad, t.grad[k], count);
+        cr_expect(off < TOLERANCE, "%s (%s): gradient of %s is off by %.3g", c->spec, c->why,
+                  p.rig->layer.param[k].name, off);
+        free(grad);
+    }
+    truth_free(&t);
+    probe_free(&p);
+}
+
+Test(self_attention, outputs_and_gradients_are_those_of_the_formula_in_float64)
+{
+    for (size_t k = 0; k < COUNT(cases); k++)
+        expect_formula(&cases[k]);
+    for (size_t k = 0; k < COUNT(large_cases); k++)
+        expect_formula(&large_cases[k]);
+}
+
+/*
+ * Along random signs u, step h = 2^-7: truncation h²/6 times third derivatives of products of three
+ * and exponentials, some times the gradient's terms: below 1e-3; rounding 1e-7 · √n / h next to a
+ * derivative of about √n: 2e-5.
+ */
+static void expect_slope(const probe *p, float *at, int64_t count, const float *grad,
+                         const char *name)
+{
+    const float step = 0x1p-7f;
+    float *middle = floats(count), *u = floats(count);
+    double scale = sqrt(test_dot(grad, grad, count)) + 0.1;
+    memcpy(middle, at, (size_t)count * sizeof *at);
+    for (uint64_t direction = 0; direction < 6; direction++) {
+        double f[2];
+        test_fill_signs(u, count, 500 + direction);
+        for (int side = 0; side < 2; side++) {
+            for (int64_t k = 0; k < count; k++)
+                at[k] = middle[k] + (side ? step : -step) * u[k];
+            cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK);
+            f[side] = test_dot(p->dy, p->y, p->count);
+        }
+        double slope = (f[1] - f[0]) / (2 * (double)step), want = test_dot(grad, u, count);
+        cr_expect(fabs(slope - want) <= 4e-3 * scale,
+                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
+                  name, slope, want, scale);
+    }
+    memcpy(at, middle, (size_t)count * sizeof *at);
+    free(middle);
+    free(u);
+}
+
+Test(self_attention, gradients_are_the_slopes_of_central_differences)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 2);
+        float *grad[PARAMS];
+        test_rig_forward(p.rig, p.x, p.y);
+        test_rig_backward(p.rig, p.dy, p.dx, false);
+        for (int w = 0; w < PARAMS; w++) {
+            grad[w] = floats(p.rig->layer.param[w].count);
+            test_rig_grad(p.rig, w, grad[w]);
+        }
+        expect_slope(&p, p.x, p.count, p.dx, "x");
+        for (int w = 0; w < PARAMS; w++) {
+            expect_slope(&p, test_rig_param(p.rig, w), p.rig->layer.param[w].count, grad[w],
+                         p.rig->layer.param[w].name);
+            free(grad[w]);
+        }
+        probe_free(&p);
+    }
+}
+
+/* Everything a forward and a backward give, one behind the other. */
+static float *results(const attention_case *c, int threads, int64_t *count)
+{
+    probe p = probe_new(c, threads);
+    *count = 2 * p.count;
+    for (int k = 0; k < PARAMS; k++)
+        *count += p.rig->layer.param[k].count;
+    float *all = floats(*count), *at = all + 2 * p.count;
+    cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
+    cr_assert_eq(test_rig_backward(p.rig, p.dy, all + p.count, false), GPP_OK);
+    for (int k = 0; k < PARAMS; at += p.rig->layer.param[k++].count)
+        test_rig_grad(p.rig, k, at);
+    probe_free(&p);
+    return all;
+}
+
+Test(self_attention, results_do_not_depend_on_threads)
+{
+    for (size_t k = 0; k < COUNT(cases) + COUNT(large_cases); k++) {
+        const attention_case *c = k < COUNT(cases) ? &cases[k] : &large_cases[k - COUNT(cases)];
+        int64_t count;
+        float *one = results(c, 1, &count);
+        for (int threads = 1; threads <= 3; threads++) {
+            float *many = results(c, threads, &count);
+            cr_expect(test_same(one, many, count), "%s (%s): %d threads change a bit", c->spec,
+                      c->why, threads);
+            free(many);
+        }
+        free(one);
+    }
+}
+
+Test(self_attention, parameter_gradients_add_up_when_asked)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 2);
+        test_rig_forward(p.rig, p.x, p.y);
+        for (int w = 0; w < PARAMS; w++) {
+            int64_t count = p.rig->layer.param[w].count;
+            float *once = floats(count), *twice = floats(count);
+            test_rig_backward(p.rig, p.dy, NULL, false);
+            test_rig_grad(p.rig, w, once);
+            test_rig_backward(p.rig, p.dy, p.dx, true);
+            test_rig_grad(p.rig, w, twice);
+            for (int64_t e = 0; e < count; e++)
+                once[e] *= 2;
+            cr_expect(test_same(once, twice, count), "%s (%s): %s", cases[k].spec, cases[k].why,
+                      p.rig->layer.param[w].name);
+            free(once);
+            free(twice);
+        }
+        probe_free(&p);
+    }
+}
+
+Test(self_attention, a_forward_without_backward_and_frozen_parameters_change_nothing_else)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 1);
+        float *again = floats(p.count);
+        test_rig_forward(p.rig, p.x, p.y);
+        test_rig_backward(p.rig, p.dy, p.dx, false);
+        p.rig->frozen = true;
+        test_rig_backward(p.rig, p.dy, again, false);
+        cr_expect(test_same(again, p.dx, p.count), "%s: frozen", cases[k].spec);
+        p.rig->discard = true;
+        test_rig_forward(p.rig, p.x, again);
+        cr_expect(test_same(again, p.y, p.count), "%s: without backward", cases[k].spec);
+        free(again);
+        probe_free(&p);
+    }
+}
+
+Test(self_attention, causal_outputs_do_not_depend_on_later_positions)
+{
+    static const int64_t changed[] = {1, 40, 64, 100, 130};
+    const attention_case *c = &large_cases[2];
+    probe p = probe_new(c, 1);
+    float *other = floats(p.count);
+    test_rig_forward(p.rig, p.x, p.y);
+    for (size_t k = 0; k < COUNT(changed); k++) {
+        int64_t before = changed[k] * c->width, row = c->length * c->width;
+        test_fill(p.x + before, row - before, 90 + k, -1, 1);
+        test_rig_forward(p.rig, p.x, other);
+        cr_expect(test_same(other, p.y, before), "positions before %d", (int)changed[k]);
+        cr_expect(!test_same(other + before, p.y + before, c->width), "position %d",
+                  (int)changed[k]);
+        test_fill(p.x, p.count, 51, -1, 1);
+    }
+    free(other);
+    probe_free(&p);
+}
+
+Test(self_attention, huge_scores_do_not_overflow)
+{
+    /* With q = k = v = x and no more, a position of 1000s scores 1e6 with itself: it attends to
+     * itself alone. */
+    gpp__desc in = {.dtype = GPP_F32, .rank = 2, .dim = {3, 2}};
+    const float x[] = {1000, 0, 0, 1000, -1000, -1000};
+    float y[6], dx[6], dy[6] = {1, 1, 1, 1, 1, 1};
+    test_rig *rig = rig_of("self_attention heads=1", &in, 1, 1);
+    for (int k = 0; k < PARAMS; k++)
+        memset(test_rig_param(rig, k), 0, (size_t)rig->layer.param[k].count * sizeof(float));
+    for (int k = 0; k < 6; k++)
+        test_rig_param(rig, QKV_WEIGHT)[2 * k + k % 2] = 1;
+    for (int k = 0; k < 2; k++)
+        test_rig_param(rig, PROJ_WEIGHT)[3 * k] = 1;
+    cr_assert_eq(test_rig_forward(rig, x, y), GPP_OK);
+    cr_assert_eq(test_rig_backward(rig, dy, dx, false), GPP_OK);
+    for (int k = 0; k < 6; k++) {
+        cr_expect_eq(y[k], x[k], "element %d: %g", k, (double)y[k]);
+        cr_expect_eq(dx[k], 1, "gradient %d: %g", k, (double)dx[k]);
+    }
+    test_rig_free(rig);
+}
+
+/* --- embedding -------------------------------------------------------------------------------- */
+
+static test_rig *embedding_of(const char *spec, int rank, const int64_t dim[], int64_t rows,
+                              int threads)
+{
+    gpp__desc in = {.dtype = GPP_I64, .rank = rank};
+    memcpy(in.dim, dim, (size_t)rank * sizeof *dim);
+    return rig_of(spec, &in, rows, threads);
+}
+
+static void look_up(test_rig *rig, const int64_t *x, float *y)
+{
+    cr_assert_eq(test_rig_forward_tuple(rig, (const void *const[]){x}, (void *const[]){y}), GPP_OK);
+}
+
+static void scatter(test_rig *rig, const float *dy, bool accumulate, float *grad)
+{
+    cr_assert_eq(test_rig_backward_tuple(rig, (const float *const[]){dy}, (float *const[]){NULL},
+                                         accumulate),
+                 GPP_OK);
+    test_rig_grad(rig, 0, grad);
+}
+
+Test(embedding, rows_are_looked_up_and_their_gradients_added_for_indices_of_any_rank)
+{
+    static const struct {
+        char spec[48];
+        int rank;
+        int64_t dim[3], rows, num, width;
+        int padding;
+        char why[32];
+    } rows[] = {
+        {"embedding num=7 dim=5", 1, {6}, 4, 7, 5, -1, "sequences"},
+        {"embedding num=3 dim=4", 0, {0}, 9, 3, 4, -1, "one index a row"},
+        {"embedding num=11 dim=3", 2, {4, 5}, 2, 11, 3, -1, "images of indices"},
+        {"embedding num=11 dim=3", 3, {2, 2, 3}, 2, 11, 3, -1, "three dimensions"},
+        {"embedding num=5 dim=2 padding_idx=2", 1, {8}, 3, 5, 2, 2, "padding"},
+        {"embedding num=5 dim=2 padding_idx=-1", 1, {8}, 3, 5, 2, 4, "padding from the end"},
+        {"embedding num=50 dim=100", 1, {90}, 40, 50, 100, -1, "several units"},
+    };
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        int64_t width = rows[k].width, table = rows[k].num * width;
+        float *first = NULL;
+        for (int threads = 1; threads <= 3; threads++) {
+            test_rig *rig =
+                embedding_of(rows[k].spec, rows[k].rank, rows[k].dim, rows[k].rows, threads);
+            int64_t count = test_rig_inputs(rig);
+            int64_t *x = test_room((size_t)count * sizeof *x);
+            float *y = floats(count * width), *dy = floats(count * width), *grad = floats(table);
+            double *want = doubles(table);
+            cr_assert_eq(test_rig_outputs(rig), count * width, "%s", rows[k].why);
+            for (int64_t e = 0; e < count; e++)
+                x[e] = e * e * 7 % rows[k].num;
+            test_fill(test_rig_param(rig, 0), table, 1, -1, 1);
+            test_fill(dy, count * width, 2, -1, 1);
+            look_up(rig, x, y);
+            for (int64_t e = 0; e < count * width; e++) {
+                int64_t at = x[e / width] * width + e % width;
+                cr_assert_eq(y[e], test_rig_param(rig, 0)[at], "%s: element %d", rows[k].why,
+                             (int)e);
+                want[at] += x[e / width] == rows[k].padding ? 0 : dy[e];
+            }
+            scatter(rig, dy, false, grad);
+            /* Sums of some hundred numbers below 1. */
+            cr_expect(distance(grad, want, table) < 2e-6, "%s: %g", rows[k].why,
+                      distance(grad, want, table));
+            if (first)
+                cr_expect(test_same(first, grad, table), "%s: %d threads", rows[k].why, threads);
+            free(first);
+            first = floats(table);
+            memcpy(first, grad, (size_t)table * sizeof *grad);
+            scatter(rig, dy, true, grad);
+            for (int64_t e = 0; e < table; e++)
+                want[e] *= 2;
+            cr_expect(distance(grad, want, table) < 4e-6, "%s: twice", rows[k].why);
+            free(x);
+            free(y);
+            free(dy);
+            free(grad);
+            free(want);
+            test_rig_free(rig);
+        }
+        free(first);
+    }
+}
+
+Test(embedding, an_index_out_of_range_fails_and_names_row_position_and_value)
+{
+    static const int64_t bad[] = {9, -1, INT64_MAX, INT64_MIN};
+    for (size_t k = 0; k < COUNT(bad); k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        int64_t x[] = {0, 8, 3, 4, 5, bad[k]};
+        char value[32];
+        float y[12];
+        test_rig *rig = embedding_of("embedding num=9 dim=2", 1, (int64_t[]){3}, 2, 1);
+        test_rig_init(rig, 1);
+        rig->run.err = &err;
+        rig->layer.index = 4;
+        cr_expect_eq(test_rig_forward_tuple(rig, (const void *const[]){x}, (void *const[]){y}),
+                     GPP_EINVAL);
+        snprintf(value, sizeof value, "index %lld ", (long long)bad[k]);
+        cr_expect(err.layer == 4 && strstr(err.msg, value) &&
+                      strstr(err.msg, "row 1, position 2") && strstr(err.msg, "0 ... 8"),
+                  "%s", err.msg);
+        test_rig_free(rig);
+    }
+}
+
+/* Mean and standard deviation of `count` numbers. */
+static void spread_of(const float *x, int64_t count, double *mean, double *deviation)
+{
+    double sum = 0, squares = 0;
+    for (int64_t k = 0; k < count; k++)
+        sum += x[k];
+    for (int64_t k = 0; k < count; k++)
+        squares += (x[k] - sum / (double)count) * (x[k] - sum / (double)count);
+    *mean = sum / (double)count;
+    *deviation = sqrt(squares / (double)count);
+}
+
+Test(embedding, tables_begin_normal_with_the_documented_deviation)
+{
+    enum { N = 500 * 80 };
+    static const struct {
+        char spec[48];
+        double deviation;
+    } rows[] = {{"embedding num=500 dim=80", 1}, {"position_embedding length=500", 0.02}};
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        gpp__desc in = {k == 0 ? GPP_I64 : GPP_F32, k == 0 ? 1 : 2, {500, 80}, 0, 0};
+        test_rig *rig = rig_of(rows[k].spec, &in, 1, 1);
+        double mean, deviation, s = rows[k].deviation;
+        int64_t beyond = 0;
+        test_rig_init(rig, 12);
+        spread_of(test_rig_param(rig, 0), N, &mean, &deviation);
+        for (int64_t e = 0; e < N; e++)
+            beyond += fabsf(test_rig_param(rig, 0)[e]) > 2 * s;
+        /* Five standard errors: 1 / sqrt(N), 1 / sqrt(2 N), sqrt(0.0455 · 0.9545 / N). */
+        cr_expect_leq(fabs(mean), 5 * s / sqrt(N), "%s: %g", rows[k].spec, mean);
+        cr_expect_leq(fabs(deviation - s), 5 * s / sqrt(2.0 * N), "%s: %g", rows[k].spec,
+                      deviation);
+        cr_expect_leq(fabs((double)beyond / N - 0.0455), 5 * sqrt(0.0455 * 0.9545 / N), "%s: %d",
+                      rows[k].spec, (int)beyond);
+        float first = test_rig_param(rig, 0)[0];
+        test_rig_init(rig, 13);
+        cr_expect_neq(first, test_rig_param(rig, 0)[0], "another seed");
+        test_rig_init(rig, 12);
+        cr_expect_eq(first, test_rig_param(rig, 0)[0], "the same seed");
+        test_rig_free(rig);
+    }
+}
+
+Test(embedding, the_padding_row_begins_as_zeros)
+{
+    test_rig *rig = embedding_of("embedding num=4 dim=3 padding_idx=-2", 1, (int64_t[]){2}, 1, 1);
+    test_rig_init(rig, 1);
+    for (int e = 0; e < 12; e++)
+        cr_expect_eq(test_rig_param(rig, 0)[e] == 0, e / 3 == 2, "element %d", e);
+    test_rig_free(rig);
+}
+
+/* --- position_embedding ----------------------------------------------------------------------- */
+
+Test(position_embedding, rows_of_the_table_are_added_and_their_gradients_summed)
+{
+    static const struct {
+        char spec[32];
+        int64_t length, positions, width, rows;
+    } rows[] = {
+        {"position_embedding length=8", 8, 8, 16, 5},
+        {"position_embedding length=8", 8, 3, 5, 4},
+        {"position_embedding length=1", 1, 1, 1, 1},
+        {"position_embedding length=99", 99, 90, 70, 33},
+    };
+    for (size_t k = 0; k < COUNT(rows); k++)
+        for (int mode = 0; mode < 4; mode++) {
+            int64_t row = rows[k].positions * rows[k].width, table = rows[k].length * rows[k].width;
+            gpp__desc in = {GPP_F32, 2, {rows[k].positions, rows[k].width}, 0, 0};
+            test_rig *rig = rig_of(rows[k].spec, &in, rows[k].rows, 1 + mode % 2 * 2);
+            int64_t count = test_rig_inputs(rig);
+            float *x = floats(count), *y = floats(count), *dy = floats(count), *dx = floats(count);
+            float *grad = floats(table);
+            double *want = doubles(table);
+            test_fill(x, count, 1, -1, 1);
+            test_fill(dy, count, 2, -1, 1);
+            test_fill(test_rig_param(rig, 0), table, 3, -1, 1);
+            rig->in_place = mode >= 2;
+            cr_assert_eq(test_rig_forward(rig, x, y), GPP_OK);
+            cr_assert_eq(test_rig_backward(rig, dy, dx, false), GPP_OK);
+            test_rig_grad(rig, 0, grad);
+            for (int64_t e = 0; e < count; e++) {
+                cr_assert_eq(y[e], x[e] + test_rig_param(rig, 0)[e % row]);
+                want[e % row] += dy[e];
+            }
+            cr_expect(test_same(dx, dy, count), "%s", rows[k].spec);
+            for (int64_t e = 0; e < table; e++)
+                cr_assert_eq(grad[e], (float)want[e], "%s: element %d", rows[k].spec, (int)e);
+            test_rig_backward(rig, dy, NULL, true);
+            test_rig_grad(rig, 0, grad);
+            for (int64_t e = 0; e < table; e++)
+                cr_assert_eq(grad[e], 2 * (float)want[e], "%s: twice", rows[k].spec);
+            free(x);
+            free(y);
+            free(dy);
+            free(dx);
+            free(grad);
+            free(want);
+            test_rig_free(rig);
+        }
+}
+
+/* --- what does not fit ------------------------------------------------------------------------ */
+
+Test(attention, what_does_not_fit_is_refused_with_the_numbers)
+{
+    static const struct {
+        char spec[48];
+        gpp__desc in;
+        gpp_status status;
+        char says[48];
+    } refused[] = {
+        {"self_attention heads=3",
+         {GPP_F32, 2, {4, 8}, 0, 0},
+         GPP_ESHAPE,
+         "3 heads do not divide 8"},
+        {"self_attention heads=2", {GPP_F32, 1, {8}, 0, 0}, GPP_ESHAPE, "expected 2"},
+        {"self_attention heads=2", {GPP_I64, 2, {4, 8}, 0, 0}, GPP_ESHAPE, "int64"},
+        {"self_attention", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "heads"},
+        {"self_attention heads=2 causal=2", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "causal"},
+        {"embedding num=4 dim=2", {GPP_F32, 1, {4}, 0, 0}, GPP_ESHAPE, "got float32"},
+        {"embedding num=4 dim=2",
+         {GPP_I64, 7, {1, 1, 1, 1, 1, 1, 1}, 0, 0},
+         GPP_ESHAPE,
+         "at most 6"},
+        {"embedding num=4", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "dim"},
+        {"embedding num=4 dim=2 padding_idx=4", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "-4 ... 3"},
+        {"embedding num=4 dim=2 padding_idx=-5", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "is -5"},
+        {"position_embedding length=3", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_ESHAPE, "4 positions"},
+        {"position_embedding length=3", {GPP_F32, 1, {3}, 0, 0}, GPP_ESHAPE, "expected 2"},
+        {"position_embedding", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "length"},
+    };
+    for (size_t k = 0; k < COUNT(refused); k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        test_rig *rig;
+        gpp_status status = test_rig_new(&rig, refused[k].spec, 3, &refused[k].in, 2, 1, &err);
+        cr_expect_eq(status, refused[k].status, "%s: %s", refused[k].spec, err.msg);
+        cr_expect(strstr(err.msg, refused[k].says), "%s: %s", refused[k].spec, err.msg);
+        test_rig_free(rig);
+    }
+}

@@ -1,0 +1,781 @@
+/*
+ * tests/test_norm.c: batchnorm, layernorm, groupnorm and instancenorm: against reference vectors,
+ * the formulas in float64 and central differences; and what becomes of batchnorm's statistics.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support.h"
+#include "tests/vectors.h"
+
+#define COUNT(table) (sizeof table / sizeof *table)
+
+static test_rig *rig_of(const char *spec, int rank, const int64_t dim[], int64_t rows, int threads)
+{
+    gpp__desc in = {.dtype = GPP_F32, .rank = rank};
+    gpp_error err = GPP_ERROR_INIT;
+    test_rig *rig;
+    memcpy(in.dim, dim, (size_t)rank * sizeof *dim);
+    gpp_status status = test_rig_new(&rig, spec, 0, &in, rows, threads, &err);
+    cr_assert_eq(status, GPP_OK, "%s: %s", spec, err.msg);
+    rig->run.err = NULL;
+    return rig;
+}
+
+static float *floats(int64_t count)
+{
+    return test_room((size_t)count * sizeof(float));
+}
+
+/* --- reference vectors ------------------------------------------------------------------------ */
+
+/* Reference values are float64 results rounded to float32. */
+#define VECTOR_TOLERANCE 1e-5
+
+static void expect_close(const char *file, const char *array, double off)
+{
+    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
+}
+
+Test(norm, reference_vectors_are_met_within_1e_5_of_the_largest_value)
+{
+    static const struct {
+        char op[16];
+        int files;
+    } known[] = {{"batchnorm", 7}, {"layernorm", 4}, {"groupnorm", 1}, {"instancenorm", 1}};
+    for (size_t k = 0; k < COUNT(known); k++) {
+        int run = test_vectors_run(known[k].op, 2, expect_close);
+        if (run < 0) {
+            fprintf(stderr, "normalisation vectors: no folder, 13 not run\n");
+            cr_skip_test("no folder of reference vectors");
+        }
+        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
+    }
+}
+
+/* --- the formulas in float64 ------------------------------------------------------------------ */
+
+typedef struct norm_case {
+    char spec[48];
+    int rank;
+    int64_t dim[3], rows;
+    double mean, spread; /* of the input */
+    char why[48];
+} norm_case;
+
+static const norm_case cases[] = {
+    {"batchnorm", 1, {5}, 8, 0, 1, "vector"},
+    {"batchnorm", 1, {1}, 4, 0, 1, "one channel"},
+    {"batchnorm", 1, {70}, 33, 0, 1, "wide lines, rows no multiple of eight"},
+    {"batchnorm", 2, {3, 7}, 4, 0, 1, "row-major channels"},
+    {"batchnorm", 2, {2, 40}, 1, 0, 1, "row-major, one row"},
+    {"batchnorm", 3, {5, 3, 6}, 4, 0, 1, "image"},
+    {"batchnorm", 3, {3, 9, 11}, 1, 0, 1, "one image"},
+    {"batchnorm affine=0", 3, {4, 3, 3}, 2, 0, 1, "no affine"},
+    {"batchnorm track=0 eps=0.1", 3, {64, 2, 2}, 3, 0, 1, "no tracking, large eps"},
+    {"batchnorm", 3, {1, 5, 5}, 3, 0, 1, "image of one channel"},
+    {"layernorm shape=16", 2, {4, 16}, 3, 0, 1, "as in a transformer"},
+    {"layernorm shape=33 affine=0", 1, {33}, 5, 0, 1, "vector, no affine"},
+    {"layernorm shape=4,5", 2, {4, 5}, 3, 0, 1, "the whole sample"},
+    {"layernorm shape=5", 3, {3, 4, 5}, 2, 0, 1, "image, last dimension"},
+    {"layernorm shape=4,5", 3, {3, 4, 5}, 2, 0, 1, "image, channel by channel"},
+    {"layernorm shape=3,4,5", 3, {3, 4, 5}, 2, 0, 1, "whole image"},
+    {"layernorm shape=3 eps=0.01", 2, {30, 3}, 3, 0, 1, "lines shorter than a vector"},
+    {"groupnorm groups=2", 3, {6, 4, 5}, 3, 0, 1, "image"},
+    {"groupnorm groups=1", 3, {7, 3, 3}, 2, 0, 1, "one group"},
+    {"groupnorm groups=2", 1, {12}, 3, 0, 1, "vector"},
+    {"groupnorm groups=3 affine=0", 2, {6, 9}, 3, 0, 1, "row-major, no affine"},
+    {"instancenorm", 3, {4, 5, 6}, 3, 0, 1, "image"},
+    {"instancenorm affine=1", 3, {70, 3, 5}, 2, 0, 1, "affine, wide"},
+    {"instancenorm affine=1", 2, {3, 17}, 2, 0, 1, "row-major"},
+};
+
+/* Several units of work; far from 0, where sums of squares would lose the variance. */
+static const norm_case large_cases[] = {
+    {"batchnorm", 3, {19, 31, 30}, 9, 0, 1, "units of images"},
+    {"batchnorm", 1, {300}, 1000, 0, 1, "units of rows"},
+    {"batchnorm", 2, {40, 900}, 9, 0, 1, "units of channels"},
+    {"batchnorm", 3, {3, 64, 64}, 40, 1e4, 1, "offset 1e4, few channels"},
+    {"batchnorm", 2, {8, 4000}, 5, -1e4, 1, "offset -1e4, row-major"},
+    {"layernorm shape=768", 2, {128, 768}, 3, 0, 1, "units of lines"},
+    {"layernorm shape=500", 2, {300, 500}, 2, 1e4, 1, "offset 1e4"},
+    {"groupnorm groups=8", 3, {64, 28, 28}, 5, 0, 1, "units of rows"},
+    {"groupnorm groups=4", 3, {12, 40, 40}, 7, 1e4, 1, "offset 1e4"},
+    {"instancenorm affine=1", 3, {32, 40, 40}, 5, 1e4, 1, "offset 1e4"},
+    {"instancenorm affine=1", 2, {16, 5000}, 5, 0, 1, "row-major"},
+};
+
+static bool is_op(const norm_case *c, const char *name)
+{
+    return strncmp(c->spec, name, strlen(name)) == 0;
+}
+
+/* Which statistics, and which element of weight and bias, element e of the logical tensor has. */
+typedef struct place {
+    int64_t group, param;
+} place;
+
+static place place_of(const norm_case *c, const test_rig *rig, int64_t e)
+{
+    const gpp__desc *in = &rig->layer.in[0];
+    int64_t row = gpp__desc_count(in), channels = in->dim[0];
+    int64_t channel = e % row / (row / channels), r = e / row, groups = channels;
+    if (is_op(c, "batchnorm"))
+        return (place){channel, channel};
+    if (is_op(c, "layernorm")) {
+        int64_t length = 1, given[3];
+        int count =
+            sscanf(strstr(c->spec, "shape=") + 6, "%ld,%ld,%ld", &given[0], &given[1], &given[2]);
+        for (int k = 0; k < count; k++)
+            length *= given[k];
+        return (place){e / length, e % length};
+    }
+    if (is_op(c, "groupnorm"))
+        sscanf(c->spec, "groupnorm groups=%ld", &groups);
+    return (place){r * groups + channel / (channels / groups), channel};
+}
+
+static double eps_of(const norm_case *c)
+{
+    const char *at = strstr(c->spec, "eps=");
+    return at ? atof(at + 4) : 1e-5;
+}
+
+/* Everything that is computed and its reference. */
+typedef struct probe {
+    const norm_case *c;
+    test_rig *rig;
+    int64_t count, params;
+    float *x, *y, *dy, *dx;
+    double *want_y, *want_dx, *want_weight, *want_bias;
+} probe;
+
+static probe probe_new(const norm_case *c, int threads)
+{
+    probe p = {.c = c, .rig = rig_of(c->spec, c->rank, c->dim, c->rows, threads)};
+    bool affine = p.rig->layer.param_count > 0 && !p.rig->layer.param[0].buffer;
+    p.count = test_rig_inputs(p.rig);
+    p.params = affine ? p.rig->layer.param[0].count : 0;
+    p.x = floats(p.count);
+    p.y = floats(p.count);
+    p.dy = floats(p.count);
+    p.dx = floats(p.count);
+    test_fill(p.x, p.count, 31, c->mean - c->spread, c->mean + c->spread);
+    test_fill(p.dy, p.count, 32, -1, 1);
+    for (int k = 0; k < 2 && affine; k++)
+        test_fill(test_rig_param(p.rig, k), p.params, 33 + (uint64_t)k, -1, 2);
+    return p;
+}
+
+static void probe_free(probe *p)
+{
+    void *all[] = {p->x, p->y, p->dy, p->dx, p->want_y, p->want_dx, p->want_weight, p->want_bias};
+    for (size_t k = 0; k < COUNT(all); k++)
+        free(all[k]);
+    test_rig_free(p->rig);
+}
+
+static double weight_at(const probe *p, int which, int64_t k)
+{
+    return p->params ? (double)test_rig_param(p->rig, which)[k] : which == 0;
+}
+
+typedef struct group_sums {
+    double n, mean, var, h, hx;
+} group_sums;
+
+static group_sums *statistics(const probe *p)
+{
+    group_sums *g = calloc((size_t)p->count, sizeof *g);
+    for (int64_t e = 0; e < p->count; e++) {
+        group_sums *of = &g[place_of(p->c, p->rig, e).group];
+        of->n++;
+        of->mean += p->x[e];
+    }
+    for (int64_t k = 0; k < p->count; k++)
+        g[k].mean /= g[k].n;
+    for (int64_t e = 0; e < p->count; e++) {
+        group_sums *of = &g[place_of(p->c, p->rig, e).group];
+        of->var += (p->x[e] - of->mean) * (p->x[e] - of->mean) / of->n;
+    }
+    return g;
+}
+
+static void reference(probe *p)
+{
+    group_sums *g = statistics(p);
+    double eps = eps_of(p->c);
+    p->want_y = calloc((size_t)p->count, sizeof(double));
+    p->want_dx = calloc((size_t)p->count, sizeof(double));
+    p->want_weight = calloc((size_t)p->params + 1, sizeof(double));
+    p->want_bias = calloc((size_t)p->params + 1, sizeof(double));
+    for (int64_t e = 0; e < p->count; e++) {
+        place at = place_of(p->c, p->rig, e);
+        group_sums *of = &g[at.group];
+        double normal = (p->x[e] - of->mean) / sqrt(of->var + eps);
+        p->want_y[e] = normal * weight_at(p, 0, at.param) + weight_at(p, 1, at.param);
+        of->h += p->dy[e] * weight_at(p, 0, at.param) / of->n;
+        of->hx += p->dy[e] * weight_at(p, 0, at.param) * normal / of->n;
+        p->want_weight[p->params ? at.param : 0] += p->dy[e] * normal;
+        p->want_bias[p->params ? at.param : 0] += p->dy[e];
+    }
+    for (int64_t e = 0; e < p->count; e++) {
+        place at = place_of(p->c, p->rig, e);
+        const group_sums *of = &g[at.group];
+        double rstd = 1 / sqrt(of->var + eps), normal = (p->x[e] - of->mean) * rstd;
+        p->want_dx[e] = rstd * (p->dy[e] * weight_at(p, 0, at.param) - of->h - normal * of->hx);
+    }
+    free(g);
+}
+
+static double distance(const float *got, const double *want, int64_t count)
+{
+    double most = 0, off = 0;
+    for (int64_t k = 0; k < count; k++) {
+        double d = fabs(got[k] - want[k]);
+        off = isnan(d) ? INFINITY : fmax(d, off);
+        most = fmax(most, fabs(want[k]));
+    }
+    return off / most;
+}
+
+/* Float32 arithmetic of a few operations on numbers exact in float32; parameters' gradients are
+ * sums of up to 1e5 terms in double. */
+#define TOLERANCE 2e-6
+
+static void expect_formula(const norm_case *c)
+{
+    probe p = probe_new(c, 2);
+    reference(&p);
+    cr_assert_eq(test_rig_forward(p.rig, p.x, p.y), GPP_OK, "%s", c->spec);
+    cr_assert_eq(test_rig_backward(p.rig, p.dy, p.dx, false), GPP_OK, "%s", c->spec);
+    double y = distance(p.y, p.want_y, p.count), dx = distance(p.dx, p.want_dx, p.count);
+    cr_expect(y < TOLERANCE, "%s (%s): y is off by %.3g", c->spec, c->why, y);
+    cr_expect(dx < TOLERANCE, "%s (%s): dx is off by %.3g", c->spec, c->why, dx);
+    for (int k = 0; k < 2 && p.params; k++) {
+        float *grad = floats(p.params);
+        test_rig_grad(p.rig, k, grad);
+        double off = distance(grad, k ? p.want_bias : p.want_weight, p.params);
+        cr_expect(off < TOLERANCE, "%s (%s): gradient %d is off by %.3g", c->spec, c->why, k, off);
+        free(grad);
+    }
+    probe_free(&p);
+}
+
+Test(norm, outputs_and_gradients_are_those_of_the_formula_in_float64)
+{
+    for (size_t k = 0; k < COUNT(cases); k++)
+        expect_formula(&cases[k]);
+    for (size_t k = 0; k < COUNT(large_cases); k++)
+        expect_formula(&large_cases[k]);
+}
+
+/* --- central differences ---------------------------------------------------------------------- */
+
+/*
+ * Along random signs u with step h = 2^-7: truncation h²/6 times a third derivative that is some
+ * times the gradient's terms, since inputs vary by more than 0.5: below 1e-3; rounding 1e-7 / h
+ * times outputs of about 2: 3e-5.
+ */
+#define STEP       0x1p-7f
+#define DIFFERENCE 3e-3
+
+static double value_of(const probe *p)
+{
+    cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK, "%s", p->c->spec);
+    return test_dot(p->dy, p->y, p->count);
+}
+
+static void expect_slope(const probe *p, float *at, int64_t count, const float *grad,
+                         const char *name)
+{
+    float *middle = floats(count), *u = floats(count);
+    double scale = sqrt(test_dot(grad, grad, count)) + 0.05;
+    memcpy(middle, at, (size_t)count * sizeof *at);
+    for (uint64_t direction = 0; direction < 6; direction++) {
+        double f[2];
+        test_fill_signs(u, count, 500 + direction);
+        for (int side = 0; side < 2; side++) {
+            for (int64_t k = 0; k < count; k++)
+                at[k] = middle[k] + (side ? STEP : -STEP) * u[k];
+            f[side] = value_of(p);
+        }
+        double slope = (f[1] - f[0]) / (2 * (double)STEP), want = test_dot(grad, u, count);
+        cr_expect(fabs(slope - want) <= DIFFERENCE * scale,
+                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
+                  name, slope, want, scale);
+    }
+    memcpy(at, middle, (size_t)count * sizeof *at);
+    free(middle);
+    free(u);
+}
+
+Test(norm, gradients_are_the_slopes_of_central_differences)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 2);
+        /* Apart, so that no group has a small variance, whose slopes would be steep. */
+        test_fill_apart(p.x, p.count, 41, 2.0 / (double)p.count);
+        value_of(&p);
+        test_rig_backward(p.rig, p.dy, p.dx, false);
+        float *grad[2] = {floats(p.params + 1), floats(p.params + 1)};
+        for (int w = 0; w < 2 && p.params; w++)
+            test_rig_grad(p.rig, w, grad[w]);
+        expect_slope(&p, p.x, p.count, p.dx, "x");
+        for (int w = 0; w < 2; w++) {
+            if (p.params)
+                expect_slope(&p, test_rig_param(p.rig, w), p.params, grad[w],
+                             w ? "bias" : "weight");
+            free(grad[w]);
+        }
+        probe_free(&p);
+    }
+}
+
+/* --- properties of every one ------------------------------------------------------------------ */
+
+/* Everything a forward and a backward give, one behind the other. */
+static float *results(const norm_case *c, int threads, int64_t *count)
+{
+    probe p = probe_new(c, threads);
+    size_t stats = p.rig->stats ? p.rig->layer.op->stats_bytes(&p.rig->layer) : 0;
+    *count = 2 * p.count + 2 * p.params + (int64_t)(stats / sizeof(float));
+    float *all = floats(*count);
+    cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
+    cr_assert_eq(test_rig_backward(p.rig, p.dy, all + p.count, false), GPP_OK);
+    for (int k = 0; k < 2 && p.params; k++)
+        test_rig_grad(p.rig, k, all + 2 * p.count + k * p.params);
+    if (stats)
+        memcpy(all + 2 * p.count + 2 * p.params, p.rig->stats, stats);
+    probe_free(&p);
+    return all;
+}
+
+Test(norm, results_do_not_depend_on_threads)
+{
+    for (size_t k = 0; k < COUNT(cases) + COUNT(large_cases); k++) {
+        const norm_case *c = k < COUNT(cases) ? &cases[k] : &large_cases[k - COUNT(cases)];
+        int64_t count;
+        float *one = results(c, 1, &count);
+        for (int threads = 1; threads <= 3; threads++) {
+            float *many = results(c, threads, &count);
+            cr_expect(test_same(one, many, count), "%s: %d threads change a bit", c->spec, threads);
+            free(many);
+        }
+        free(one);
+    }
+}
+
+Test(norm, parameter_gradients_add_up_when_asked)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 2);
+        test_rig_forward(p.rig, p.x, p.y);
+        for (int w = 0; w < 2 && p.params; w++) {
+            float *once = floats(p.params), *twice = floats(p.params);
+            test_rig_backward(p.rig, p.dy, NULL, false);
+            test_rig_grad(p.rig, w, once);
+            test_rig_backward(p.rig, p.dy, p.dx, true);
+            test_rig_grad(p.rig, w, twice);
+            for (int64_t e = 0; e < p.params; e++)
+                cr_expect_eq(twice[e], 2 * once[e], "%s: %g, %g", cases[k].spec, (double)once[e],
+                             (double)twice[e]);
+            free(once);
+            free(twice);
+        }
+        probe_free(&p);
+    }
+}
+
+Test(norm, input_gradients_do_not_depend_on_whether_the_parameters_are_wanted)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 1);
+        float *frozen = floats(p.count);
+        test_rig_forward(p.rig, p.x, p.y);
+        test_rig_backward(p.rig, p.dy, p.dx, false);
+        p.rig->frozen = true;
+        test_rig_backward(p.rig, p.dy, frozen, false);
+        cr_expect(test_same(frozen, p.dx, p.count), "%s", cases[k].spec);
+        free(frozen);
+        probe_free(&p);
+    }
+}
+
+Test(norm, a_forward_without_backward_and_a_repeated_one_give_the_same_output)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 1);
+        float *again = floats(p.count);
+        test_rig_forward(p.rig, p.x, p.y);
+        p.rig->discard = true;
+        test_rig_forward(p.rig, p.x, again);
+        cr_expect(test_same(again, p.y, p.count), "%s: without backward", cases[k].spec);
+        p.rig->discard = false;
+        p.rig->run.recomputing = true;
+        test_rig_forward(p.rig, p.x, again);
+        cr_expect(test_same(again, p.y, p.count), "%s: repeated", cases[k].spec);
+        free(again);
+        probe_free(&p);
+    }
+}
+
+Test(norm, constant_inputs_give_the_bias_and_not_a_number_stays_in_its_group)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 1);
+        for (int64_t e = 0; e < p.count; e++)
+            p.x[e] = 12345.678f;
+        test_rig_forward(p.rig, p.x, p.y);
+        for (int64_t e = 0; e < p.count; e++)
+            cr_assert_eq(p.y[e], (float)weight_at(&p, 1, place_of(p.c, p.rig, e).param), "%s",
+                         cases[k].spec);
+        p.x[p.count / 2] = NAN;
+        int64_t bad = place_of(p.c, p.rig, p.count / 2).group;
+        test_rig_forward(p.rig, p.x, p.y);
+        for (int64_t e = 0; e < p.count; e++)
+            cr_assert_eq(isnan(p.y[e]) != 0, place_of(p.c, p.rig, e).group == bad, "%s: element %d",
+                         cases[k].spec, (int)e);
+        probe_free(&p);
+    }
+}
+
+Test(norm, weights_begin_as_ones_and_biases_as_zeros)
+{
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        probe p = probe_new(&cases[k], 1);
+        test_rig_init(p.rig, 5);
+        for (int w = 0; w < p.rig->layer.param_count; w++) {
+            const gpp__param *param = &p.rig->layer.param[w];
+            bool one =
+                strcmp(param->name, "weight") == 0 || strcmp(param->name, "running_var") == 0;
+            for (int64_t e = 0; param->dtype == GPP_F32 && e < param->count; e++)
+                cr_expect_eq(test_rig_param(p.rig, w)[e], one, "%s: %s", cases[k].spec,
+                             param->name);
+        }
+        probe_free(&p);
+    }
+}
+
+Test(norm, what_does_not_fit_is_refused_with_the_numbers)
+{
+    static const struct {
+        char spec[40];
+        gpp__desc in;
+        gpp_status status;
+        char says[48];
+    } refused[] = {
+        {"batchnorm", {GPP_F32, 0, {0}, 0, 0}, GPP_ESHAPE, "expected 1 to 3"},
+        {"batchnorm", {GPP_F32, 4, {2, 2, 2, 2}, 0, 0}, GPP_ESHAPE, "(2, 2, 2, 2)"},
+        {"batchnorm", {GPP_I64, 1, {4}, 0, 0}, GPP_ESHAPE, "int64"},
+        {"batchnorm momentum=2", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "momentum"},
+        {"batchnorm eps=-1", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "eps"},
+        {"batchnorm momentum=some", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "momentum"},
+        {"layernorm", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "shape"},
+        {"layernorm shape=5", {GPP_F32, 2, {5, 4}, 0, 0}, GPP_ESHAPE, "(5, 4) does not end in"},
+        {"layernorm shape=3,5,4", {GPP_F32, 2, {5, 4}, 0, 0}, GPP_ESHAPE, "shape (3, 5, 4)"},
+        {"layernorm shape=1", {GPP_F32, 0, {0}, 0, 0}, GPP_ESHAPE, "dimensions"},
+        {"groupnorm", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "groups"},
+        {"groupnorm groups=4", {GPP_F32, 3, {6, 2, 2}, 0, 0}, GPP_ESHAPE, "4 groups"},
+        {"groupnorm groups=0", {GPP_F32, 1, {4}, 0, 0}, GPP_EINVAL, "groups"},
+        {"instancenorm", {GPP_F32, 1, {4}, 0, 0}, GPP_ESHAPE, "expected 2 to 3"},
+        {"instancenorm", {GPP_F32, 3, {4, 1, 1}, 0, 0}, GPP_ESHAPE, "more than 1 value"},
+        {"instancenorm groups=2", {GPP_F32, 2, {4, 4}, 0, 0}, GPP_ENOENT, "groups"},
+    };
+    for (size_t k = 0; k < COUNT(refused); k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        test_rig *rig;
+        gpp_status status = test_rig_new(&rig, refused[k].spec, 3, &refused[k].in, 2, 1, &err);
+        cr_expect_eq(status, refused[k].status, "%s: %s", refused[k].spec, err.msg);
+        cr_expect(strstr(err.msg, refused[k].says), "%s: %s", refused[k].spec, err.msg);
+        if (refused[k].status == GPP_ESHAPE)
+            cr_expect(err.layer == 3 && strstr(err.msg, "(layer 3, \"layer\")"), "%s", err.msg);
+        test_rig_free(rig);
+    }
+}
+
+/* --- batchnorm's statistics ------------------------------------------------------------------- */
+
+enum { AFFINE = 2 }; /* running_mean is parameter 2, or 0 without affine; running_var the next */
+
+/* Runs `rows` rows of x in micro-batches of the given sizes, then commits their records. */
+static void mini_batch(test_rig *state, const char *spec, const float *x, const int sizes[],
+                       int count)
+{
+    const gpp__desc *in = &state->layer.in[0];
+    int64_t row = gpp__desc_count(in), at = 0;
+    char *stats[16] = {NULL};
+    for (int i = 0; i < count; i++) {
+        size_t bytes = state->layer.op->stats_bytes(&state->layer);
+        stats[i] = calloc(1, bytes + 1);
+        if (sizes[i] > 0) {
+            test_rig *rig = rig_of(spec, in->rank, in->dim, sizes[i], 2);
+            memcpy(rig->params, state->params, rig->layer.param_bytes);
+            cr_assert_eq(test_rig_forward(rig, x + at * row, NULL), GPP_OK);
+            memcpy(stats[i], rig->stats, bytes);
+            test_rig_free(rig);
+        }
+        at += sizes[i];
+    }
+    test_rig_commit(state, count, (const char *const *)stats);
+    for (int i = 0; i < count; i++)
+        free(stats[i]);
+}
+
+static test_rig *fresh(const char *spec, int rank, const int64_t dim[])
+{
+    test_rig *rig = rig_of(spec, rank, dim, 4, 1);
+    test_rig_init(rig, 1);
+    return rig;
+}
+
+Test(batchnorm, deferred_statistics_of_four_micro_batches_are_the_worked_numbers)
+{
+    /* x = 1 2 3 4 5 6 7 9, then 2x: torchgpipe's results. */
+    static const struct {
+        char spec[48];
+        double mean[2], var[2];
+        int64_t tracked[2];
+    } rows[] = {
+        {"batchnorm momentum=0.1 deferred=1", {0.4625, 1.34125}, {1.5234375, 3.86484375}, {1, 2}},
+        {"batchnorm momentum=none deferred=1", {4.625, 6.9375}, {6.234375, 15.5859375}, {1, 2}},
+    };
+    static const int pieces[] = {2, 2, 2, 2};
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        float x[] = {1, 2, 3, 4, 5, 6, 7, 9};
+        test_rig *state = fresh(rows[k].spec, 1, (int64_t[]){1});
+        for (int batch = 0; batch < 2; batch++) {
+            mini_batch(state, rows[k].spec, x, pieces, 4);
+            double mean = *test_rig_param(state, AFFINE), var = *test_rig_param(state, AFFINE + 1);
+            cr_expect_eq(*test_rig_counter(state, AFFINE + 2), rows[k].tracked[batch], "%s",
+                         rows[k].spec);
+            /* Rounding of the results to float32. */
+            cr_expect_float_eq(mean, rows[k].mean[batch], 1e-6, "%s: %g", rows[k].spec, mean);
+            cr_expect_float_eq(var, rows[k].var[batch], 2e-6, "%s: %g", rows[k].spec, var);
+            for (int e = 0; e < 8; e++)
+                x[e] *= 2;
+        }
+        test_rig_free(state);
+    }
+}
+
+Test(batchnorm, one_plain_micro_batch_is_the_worked_number_of_plain_batch_norm)
+{
+    static const struct {
+        char spec[32];
+        double mean[2], var[2];
+    } rows[] = {
+        {"batchnorm", {0.4625, 1.34125}, {1.6125, 4.30125}},
+        {"batchnorm momentum=none", {4.625, 6.9375}, {7.125, 17.8125}},
+    };
+    static const int whole[] = {8};
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        float x[] = {1, 2, 3, 4, 5, 6, 7, 9};
+        test_rig *state = fresh(rows[k].spec, 1, (int64_t[]){1});
+        for (int batch = 0; batch < 2; batch++) {
+            mini_batch(state, rows[k].spec, x, whole, 1);
+            cr_expect_float_eq(*test_rig_param(state, AFFINE), rows[k].mean[batch], 1e-6);
+            cr_expect_float_eq(*test_rig_param(state, AFFINE + 1), rows[k].var[batch], 2e-6);
+            for (int e = 0; e < 8; e++)
+                x[e] *= 2;
+        }
+        test_rig_free(state);
+    }
+}
+
+Test(batchnorm, plain_statistics_are_updated_once_a_micro_batch_in_order)
+{
+    static const int pieces[] = {2, 2, 0, 2};
+    const float x[] = {0, 2, 10, 14, -4, -6}; /* means 1, 12, -5, unbiased variances 2, 8, 2 */
+    static const double means[] = {1, 12, -5}, vars[] = {2, 8, 2};
+    static const char specs[][32] = {"batchnorm momentum=0.5", "batchnorm momentum=none"};
+    for (size_t s = 0; s < COUNT(specs); s++) {
+        test_rig *state = fresh(specs[s], 1, (int64_t[]){1});
+        double mean = 0, var = 1;
+        mini_batch(state, specs[s], x, pieces, 4);
+        for (int i = 0; i < 3; i++) {
+            double f = s == 0 ? 0.5 : 1.0 / (i + 1);
+            mean = (1 - f) * mean + f * means[i];
+            var = (1 - f) * var + f * vars[i];
+        }
+        cr_expect_float_eq(*test_rig_param(state, AFFINE), mean, 1e-6, "%s", specs[s]);
+        cr_expect_float_eq(*test_rig_param(state, AFFINE + 1), var, 1e-6, "%s", specs[s]);
+        cr_expect_eq(*test_rig_counter(state, AFFINE + 2), 3, "empty micro-batches do not count");
+        test_rig_free(state);
+    }
+}
+
+/* Mean and biased variance of channel c of `rows` rows, in long double and two passes. */
+static void exact(const float *x, int64_t rows, int64_t channels, int64_t length, int64_t c,
+                  double *mean, double *var)
+{
+    long double sum = 0, squares = 0, n = (long double)(rows * length);
+    for (int64_t k = 0; k < rows * length; k++)
+        sum += x[(k / length * channels + c) * length + k % length];
+    for (int64_t k = 0; k < rows * length; k++) {
+        long double off = x[(k / length * channels + c) * length + k % length] - sum / n;
+        squares += off * off;
+    }
+    *mean = (double)(sum / n);
+    *var = (double)(squares / n);
+}
+
+Test(batchnorm, deferred_statistics_are_those_of_the_mini_batch_however_it_is_cut)
+{
+    enum { ROWS = 16, C = 3, L = 4 };
+    static const int cuts[][8] = {
+        {16}, {8, 8}, {6, 6, 4}, {4, 4, 4, 4}, {2, 2, 2, 2, 2, 2, 2, 2}, {0, 16}, {15, 0, 1}};
+    static const char spec[] = "batchnorm momentum=1 deferred=1";
+    float x[ROWS * C * L];
+    test_fill(x, ROWS * C * L, 3, -1, 1);
+    for (int e = 0; e < ROWS * C * L; e++) {
+        static const float scales[C] = {1, 10, 100};
+        x[e] = x[e] * scales[e / L % C] + (float)(1 << (e / (C * L))); /* offsets 2^row */
+    }
+    for (size_t k = 0; k < COUNT(cuts); k++) {
+        test_rig *state = fresh(spec, 2, (int64_t[]){C, L});
+        mini_batch(state, spec, x, cuts[k], 8);
+        for (int c = 0; c < C; c++) {
+            double mean, var, got_mean = test_rig_param(state, AFFINE)[c];
+            double got_var = test_rig_param(state, AFFINE + 1)[c];
+            exact(x, ROWS, C, L, c, &mean, &var);
+            /* A rounding to float32. */
+            cr_expect_float_eq(got_mean, mean, 1e-7 * mean, "cut %zu: %.9g, %.9g", k, got_mean,
+                               mean);
+            cr_expect_float_eq(got_var, var, 1e-7 * var, "cut %zu: %.9g, %.9g", k, got_var, var);
+        }
+        cr_expect_eq(*test_rig_counter(state, AFFINE + 2), 1, "one update a mini-batch");
+        test_rig_free(state);
+    }
+}
+
+Test(batchnorm, records_far_from_0_lose_no_variance)
+{
+    enum { ROWS = 60, C = 4 };
+    static const int pieces[] = {20, 20, 20};
+    static const double offsets[] = {1e4, -1e5, 1e6, 1e7};
+    static const char specs[][40] = {"batchnorm momentum=1 deferred=1", "batchnorm momentum=1"};
+    for (size_t o = 0; o < COUNT(offsets); o++)
+        for (size_t s = 0; s < COUNT(specs); s++) {
+            float x[ROWS * C];
+            test_rig *state = fresh(specs[s], 1, (int64_t[]){C});
+            test_fill(x, ROWS * C, 3, offsets[o] - 2, offsets[o] + 2);
+            mini_batch(state, specs[s], x, pieces, 3);
+            for (int c = 0; c < C; c++) {
+                double mean, var;
+                if (s == 0)
+                    exact(x, ROWS, C, 1, c, &mean, &var);
+                else
+                    exact(x + 40 * C, 20, C, 1, c, &mean, &var);
+                var *= s == 0 ? 1 : 20.0 / 19;
+                cr_expect_float_eq(test_rig_param(state, AFFINE + 1)[c], var, 1e-6 * var,
+                                   "%s, offset %g: %.9g, %.9g", specs[s], offsets[o],
+                                   (double)test_rig_param(state, AFFINE + 1)[c], var);
+            }
+            test_rig_free(state);
+        }
+}
+
+Test(batchnorm, a_mini_batch_without_rows_changes_nothing)
+{
+    static const int none[] = {0, 0, 0};
+    static const char specs[][24] = {"batchnorm", "batchnorm deferred=1"};
+    for (size_t s = 0; s < COUNT(specs); s++) {
+        test_rig *state = fresh(specs[s], 1, (int64_t[]){5});
+        char *before = malloc(state->layer.param_bytes);
+        memcpy(before, state->params, state->layer.param_bytes);
+        mini_batch(state, specs[s], NULL, none, 3);
+        cr_expect_eq(memcmp(before, state->params, state->layer.param_bytes), 0, "%s", specs[s]);
+        free(before);
+        test_rig_free(state);
+    }
+}
+
+Test(batchnorm, evaluation_uses_running_statistics_and_records_nothing)
+{
+    const float x[] = {1, 2, 30, 40, 5, 6}, mean[] = {1, 20}, var[] = {4, 100};
+    float y[6];
+    test_rig *rig = rig_of("batchnorm affine=0 eps=0", 1, (int64_t[]){2}, 3, 1);
+    memcpy(test_rig_param(rig, 0), mean, sizeof mean);
+    memcpy(test_rig_param(rig, 1), var, sizeof var);
+    rig->run.training = false;
+    cr_assert_eq(test_rig_forward(rig, x, y), GPP_OK);
+    for (int e = 0; e < 6; e++)
+        cr_expect_float_eq(y[e], (x[e] - mean[e % 2]) / sqrtf(var[e % 2]), 1e-6);
+    for (size_t k = 0; k < rig->layer.op->stats_bytes(&rig->layer); k++)
+        cr_assert_eq((unsigned char)rig->stats[k], 0xff, "the record was written");
+    test_rig_free(rig);
+}
+
+Test(batchnorm, without_tracking_there_is_no_state_and_evaluation_uses_the_batch)
+{
+    static const char specs[][32] = {"batchnorm track=0", "batchnorm track=0 deferred=1"};
+    float x[12], training[12], evaluation[12];
+    test_fill(x, 12, 1, -1, 1);
+    for (size_t s = 0; s < COUNT(specs); s++) {
+        test_rig *rig = rig_of(specs[s], 1, (int64_t[]){3}, 4, 1);
+        cr_expect_eq(rig->layer.param_count, 2, "weight and bias alone");
+        cr_expect_eq(rig->layer.op->stats_bytes(&rig->layer), 0);
+        test_rig_init(rig, 1);
+        test_rig_forward(rig, x, training);
+        rig->run.training = false;
+        test_rig_forward(rig, x, evaluation);
+        cr_expect(test_same(training, evaluation, 12), "%s", specs[s]);
+        test_rig_free(rig);
+    }
+}
+
+Test(batchnorm, one_value_per_channel_fails_in_training_and_names_the_layer)
+{
+    static const struct {
+        char spec[24];
+        int rank;
+        int64_t dim[3];
+        bool training;
+        gpp_status status;
+    } rows[] = {
+        {"batchnorm", 1, {4}, true, GPP_EINVAL},
+        {"batchnorm", 3, {4, 1, 1}, true, GPP_EINVAL},
+        {"batchnorm", 2, {4, 1}, true, GPP_EINVAL},
+        {"batchnorm", 3, {4, 1, 2}, true, GPP_OK},
+        {"batchnorm", 1, {4}, false, GPP_OK},
+        {"batchnorm track=0", 1, {4}, false, GPP_EINVAL},
+    };
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+        test_rig *rig = rig_of(rows[k].spec, rows[k].rank, rows[k].dim, 1, 1);
+        test_rig_init(rig, 1);
+        rig->run.err = &err;
+        rig->run.training = rows[k].training;
+        rig->layer.index = 7;
+        cr_expect_eq(test_rig_forward(rig, x, NULL), rows[k].status, "case %zu", k);
+        if (rows[k].status)
+            cr_expect(err.layer == 7 &&
+                          strstr(err.msg, "expected more than 1 value per channel when training") &&
+                          strstr(err.msg, "layer 7, \"layer\""),
+                      "%s", err.msg);
+        test_rig_free(rig);
+    }
+}
+
+Test(batchnorm, buffers_are_no_parameters_that_learn)
+{
+    test_rig *rig = fresh("batchnorm", 3, (int64_t[]){6, 2, 2});
+    static const char names[][24] = {"weight", "bias", "running_mean", "running_var",
+                                     "num_batches_tracked"};
+    cr_assert_eq(rig->layer.param_count, 5);
+    for (int p = 0; p < 5; p++) {
+        cr_expect_str_eq(rig->layer.param[p].name, names[p]);
+        cr_expect_eq(rig->layer.param[p].buffer, p >= 2, "%s", names[p]);
+        cr_expect_eq(rig->layer.param[p].count, p == 4 ? 1 : 6, "%s", names[p]);
+        cr_expect_eq(rig->layer.param[p].dtype, p == 4 ? GPP_I64 : GPP_F32, "%s", names[p]);
+    }
+    test_rig_free(rig);
+    rig = fresh("batchnorm affine=0", 1, (int64_t[]){6});
+    cr_expect(!gpp__layer_trains(&rig->layer));
+    test_rig_free(rig);
+}
