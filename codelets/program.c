@@ -490,14 +490,14 @@ static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *ru
     return l->op->backward(&s->kernel, run, &io);
 }
 
-static void clear_gradients(const gpp__program *p, const gpp__cell_io *cell)
+/* Gradients of what came in: of all of it, or only where none is computed. */
+static void clear_inputs(const gpp__program *p, const gpp__cell_io *cell, bool all)
 {
-    for (int k = 1; k <= p->steps; k++)
-        zero_grads(p, k, cell);
     for (int v = 0; v < p->locals; v++) {
         const gpp__local *l = &p->local[v];
-        char *to = l->in_port < 0 || !l->grad ? NULL : cell->grad_in[l->in_port];
-        if (to)
+        bool float32 = l->value->desc.dtype == GPP_F32;
+        char *to = l->in_port >= 0 && float32 ? cell->grad_in[l->in_port] : NULL;
+        if (to && (all || !l->grad))
             memset(to, 0, l->exact + gpp__local_lead(l));
     }
 }
@@ -505,8 +505,10 @@ static void clear_gradients(const gpp__program *p, const gpp__cell_io *cell)
 gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
                                  const gpp__cell_io *cell)
 {
+    clear_inputs(p, cell, p->empty);
     if (p->empty) {
-        clear_gradients(p, cell);
+        for (int k = 1; k <= p->steps; k++)
+            zero_grads(p, k, cell);
         return GPP_OK;
     }
     for (int k = p->steps; k >= 1; k--) {

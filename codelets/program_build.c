@@ -410,11 +410,15 @@ static int grad_parts(const gpp__program *p, int k, int t)
 }
 
 /* The group of the gradient of input `t` of step k. What lies in an out-port's gradient belongs to
- * the consumer: it may be looked at through a view, but not be changed. */
+ * the consumer: it may be looked at through a view, but not be changed. That of a model's input may
+ * turn out not to be wanted, and other gradients be needed all the same: nothing else lies there.
+ */
 static int grad_group(const gpp__program *p, const int *group, int k, int t)
 {
     int v = p->step[k].in[t], source = grad_source(p, k, t);
     if (source < 0 || p->local[v].value->optional || p->local[source].value->optional)
+        return v;
+    if (p->local[v].value->producer == GPP__CALLER)
         return v;
     bool foreign = p->local[group[source]].out_port >= 0;
     bool only_looks = p->step[k].view && grad_parts(p, k, t) == 1 && p->local[v].in_port < 0;

@@ -821,3 +821,42 @@ Test(dropout, probabilities_outside_0_1_are_refused)
         cr_expect(strstr(err.msg, "dropout"), "%s", err.msg);
     }
 }
+
+/* oneDNN 2.6 does, in strided 1 x 1 convolutions of few channels, unless it is given more than it
+ * asks for. */
+Test(ops, nothing_is_written_behind_scratch_wherever_it_begins)
+{
+    enum { GUARD = 256 };
+    static const char *const specs[] = {"conv2d out=8 kernel=1 stride=2 bias=0",
+                                        "conv2d out=8 kernel=1",
+                                        "conv2d out=5 kernel=3",
+                                        "conv2d out=4 kernel=3 groups=4",
+                                        "conv2d out=16 kernel=3 stride=2 padding=1",
+                                        "conv_transpose2d out=6 kernel=2 stride=2"};
+    const gpp__desc in = {GPP_F32, 3, {4, 16, 16}, 0, 0};
+    for (size_t k = 0; k < sizeof specs / sizeof *specs; k++)
+        for (size_t shift = 0; shift < 128; shift += 64) {
+            gpp_error err = GPP_ERROR_INIT;
+            test_rig *rig;
+            cr_assert_eq(test_rig_new(&rig, specs[k], 0, &in, 3, 1, &err), GPP_OK, "%s", err.msg);
+            size_t f = rig->kernel.forward_scratch, b = rig->kernel.backward_scratch;
+            size_t bytes = gpp__align(f > b ? f : b);
+            char *room = aligned_alloc(128, (bytes + 2 * GUARD + 127) & ~(size_t)127);
+            char *own = rig->scratch, *end = room + shift + bytes;
+            memset(room, 0x55, bytes + 2 * GUARD);
+            rig->scratch = room + shift;
+            int64_t x = test_rig_inputs(rig), y = test_rig_outputs(rig);
+            float *values = test_room((size_t)(x > y ? x : y) * sizeof *values);
+            test_fill(values, x > y ? x : y, 1, -1, 1);
+            test_rig_init(rig, 1);
+            cr_assert_eq(test_rig_forward(rig, values, NULL), GPP_OK);
+            for (int again = 0; again < 2; again++)
+                cr_assert_eq(test_rig_backward(rig, values, NULL, again), GPP_OK);
+            for (int g = 0; g < GUARD; g++)
+                cr_assert_eq(end[g], 0x55, "%s: byte %d behind scratch at %zu", specs[k], g, shift);
+            rig->scratch = own;
+            test_rig_free(rig);
+            free(values);
+            free(room);
+        }
+}

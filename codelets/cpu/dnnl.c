@@ -283,6 +283,7 @@ struct gpp__dnnl_kernel {
     dnnl_memory_desc_t desc[ARGS];
     int arg[ARGS]; /* DNNL_ARG_…; 0: not there */
     int threads;
+    size_t missing_scratch; /* more than oneDNN asks for */
     set *set;
 };
 
@@ -324,6 +325,22 @@ static dnnl_status_t kernel_init(gpp__dnnl_kernel *k, const gpp__dnnl_conv *c, i
     return status == dnnl_success ? make_sets(k, c->engine) : status;
 }
 
+/*
+ * oneDNN 2.6 packs the input of a strided 1 x 1 convolution in blocks of its vectors' width, but
+ * asks for room for the channels there are: with few of them the weights' gradient writes up to 1.1
+ * KiB behind its scratchpad at 8 x 8 outputs. A vector of 16 floats for each output pixel is
+ * enough.
+ */
+static size_t missing_scratch(const gpp__dnnl_conv *conv, gpp__conv_way way)
+{
+    const gpp__conv_shape *s = &conv->shape;
+    bool packs = s->kernel[0] * s->kernel[1] == 1 && s->stride[0] * s->stride[1] > 1;
+    bool partial = s->in_channels / s->groups % 16 != 0;
+    if (way != GPP__CONV_WEIGHTS || !packs || !partial)
+        return 0;
+    return (size_t)(s->out[0] * s->out[1]) * 16 * sizeof(float) + 2 * GPP__ALIGN;
+}
+
 gpp_status gpp__dnnl_kernel_new(gpp__dnnl_kernel **out, const gpp__dnnl_conv *conv,
                                 gpp__conv_way way, int64_t rows, int threads, gpp_error *err)
 {
@@ -333,6 +350,7 @@ gpp_status gpp__dnnl_kernel_new(gpp__dnnl_kernel **out, const gpp__dnnl_conv *co
         return gpp__fail(err, GPP_ENOMEM, "a convolution's kernel");
     k->way = way;
     k->threads = threads;
+    k->missing_scratch = missing_scratch(conv, way);
     k->set = calloc((size_t)threads, sizeof *k->set);
     int before = enter();
     dnnl_status_t status = k->set ? kernel_init(k, conv, rows) : dnnl_out_of_memory;
@@ -361,7 +379,7 @@ void gpp__dnnl_kernel_free(gpp__dnnl_kernel *k)
 
 size_t gpp__dnnl_kernel_scratch(const gpp__dnnl_kernel *kernel)
 {
-    return dnnl_memory_desc_get_size(&kernel->desc[SCRATCH]);
+    return dnnl_memory_desc_get_size(&kernel->desc[SCRATCH]) + kernel->missing_scratch;
 }
 
 gpp_status gpp__dnnl_run(const gpp__dnnl_kernel *k, int thread, const gpp__dnnl_args *args)
