@@ -211,8 +211,15 @@ static gpp_status loss(gpp__cell *c, void *buffers[], const gpp__run *run)
     gpp__loss_call call = {
         .attr = job->loss_attr,
         .y_desc = job->y_desc,
-        .rows = gpp__desc_rows(job->y_desc, c->rows),
+        .target_desc = job->target_desc,
+        .micro_batch = c->i,
+        .row0 = job->y_desc->batch == GPP_ROWS_FIXED ? c->i * job->y_desc->rows
+                                                     : c->row0[job->y_desc->batch],
         .batch_rows = job->loss_rows,
+        .rows = gpp__desc_rows(job->y_desc, c->rows),
+        .divisor = job->loss_divisor,
+        .weight = job->class_weight,
+        .each = (float *)piece(&job->each, c),
         .y = (const float *)buffer(c, buffers, GPP__ROLE_OUT),
         .target = piece(&job->target, c),
         .grad_y = (float *)buffer(c, buffers, GPP__ROLE_GRAD_OUT),
@@ -258,16 +265,33 @@ static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
     return GPP_OK;
 }
 
+/* --- updates --- */
+
 /** One parameter's update, cut into units of whole cache lines. */
 typedef struct update_call {
     const gpp__job *job;
+    const gpp__learn *learn;
     int64_t count;
     float *param;
     const float *grad;
-    float *state[4];
+    float factor; /* of the gradient */
+    float *state[GPP__MAX_STATES];
     int states, units;
     atomic_int status;
 } update_call;
+
+enum { PART = 4096 };
+
+static void update_part(update_call *u, int64_t at, int64_t count, const float *grad)
+{
+    float *state[GPP__MAX_STATES];
+    for (int s = 0; s < u->states; s++)
+        state[s] = u->state[s] + at;
+    gpp_status status = u->job->optimizer->update(u->learn->attr, u->learn->t, u->learn->scalar,
+                                                  count, u->param + at, grad, state);
+    if (status != GPP_OK)
+        atomic_store(&u->status, status);
+}
 
 static void update_unit(void *arg, int unit, int thread)
 {
@@ -275,43 +299,50 @@ static void update_unit(void *arg, int unit, int thread)
     update_call *u = arg;
     int64_t begin, end;
     gpp__share(u->count, u->units, unit, 64, &begin, &end);
-    float *state[4];
-    for (int s = 0; s < u->states; s++)
-        state[s] = u->state[s] + begin;
-    gpp_status status =
-        u->job->optimizer->update(u->job->optimizer_attr, u->job->update, end - begin,
-                                  u->param + begin, u->grad + begin, state);
-    if (status != GPP_OK)
-        atomic_store(&u->status, status);
+    if (u->factor == 1) {
+        update_part(u, begin, end - begin, u->grad + begin);
+        return;
+    }
+    float scaled[PART];
+    for (int64_t at = begin; at < end; at += PART) {
+        int64_t count = end - at < PART ? end - at : PART;
+        for (int64_t k = 0; k < count; k++)
+            scaled[k] = u->grad[at + k] * u->factor;
+        update_part(u, at, count, scaled);
+    }
 }
 
-/* @param length  of one state array */
-static gpp_status update_layer(const gpp__job *job, const gpp__stage *stage, const gpp__run *run,
-                               int k, char *params, const char *grads, char *states, size_t length)
+/* Where the pieces of a block are in an update. */
+typedef struct update_place {
+    char *params, *grads, *states, *room;
+    size_t state_length; /* of one state array */
+    float factor;
+} update_place;
+
+/* @param ordinal  of parameter p among the layer's parameters that are no buffers */
+static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, const gpp__run *run,
+                               int k, int p, int ordinal, const char *grads, const update_place *at)
 {
     const gpp__layer *l = &stage->layer[k];
-    for (int p = 0; p < l->param_count; p++) {
-        if (l->param[p].buffer || l->param[p].frozen)
-            continue;
-        update_call u = {
-            .job = job,
-            .count = l->param[p].count,
-            .param = (float *)(params + stage->param_at[k] + l->param[p].offset),
-            .grad = gpp__param_at(l, grads, p),
-            .states = job->optimizer->states(job->optimizer_attr),
-        };
-        for (int s = 0; s < u.states; s++)
-            u.state[s] =
-                (float *)(states + (size_t)s * length + stage->state_at[k] + l->param[p].offset);
-        u.units = (int)(u.count / 65536 + 1);
-        gpp__parallel(run->pool, u.units, update_unit, &u);
-        gpp_status status = (gpp_status)atomic_load(&u.status);
-        if (status != GPP_OK)
-            return gpp__fail_layer(run->err, status, l->index,
-                                   "optimizer: update of \"%s.%s\" failed: %s", l->label,
-                                   l->param[p].name, gpp_status_text(status));
-    }
-    return GPP_OK;
+    update_call u = {
+        .job = job,
+        .learn = &job->learn[job->learn_at[stage->first + k] + ordinal],
+        .count = l->param[p].count,
+        .param = (float *)(at->params + stage->param_at[k] + l->param[p].offset),
+        .grad = gpp__param_at(l, grads, p),
+        .factor = at->factor,
+        .states = job->optimizer->states(job->optimizer_attr),
+    };
+    for (int s = 0; s < u.states; s++)
+        u.state[s] = (float *)(at->states + (size_t)s * at->state_length + stage->state_at[k] +
+                               l->param[p].offset);
+    u.units = (int)(u.count / 65536 + 1);
+    gpp__parallel(run->pool, u.units, update_unit, &u);
+    gpp_status status = (gpp_status)atomic_load(&u.status);
+    if (status == GPP_OK)
+        return GPP_OK;
+    return gpp__fail_layer(run->err, status, l->index, "optimizer: update of \"%s.%s\" failed: %s",
+                           l->label, l->param[p].name, gpp_status_text(status));
 }
 
 /* The last of the stages that have one block together: it knows the lengths. */
@@ -322,46 +353,125 @@ static const gpp__stage *last_of(const gpp__stage *s)
     return s;
 }
 
-static gpp_status update_stage(gpp__cell *c, const gpp__stage *s, const gpp__run *run, char *params,
-                               char *grads, char *states, char *room)
+static gpp_status update_layer(gpp__cell *c, const gpp__stage *s, const gpp__run *run, int k,
+                               const update_place *at)
 {
-    for (int k = 0; k < s->count; k++) {
-        char *plain;
-        if (s->layer[k].shares >= 0 || !gpp__layer_trains(&s->layer[k]))
-            continue;
-        gpp_status status = gpp__stage_grads(s, run, k, grads, room, &plain);
-        if (status == GPP_OK)
-            status =
-                update_layer(c->job, s, run, k, params, plain, states, last_of(s)->state_at_end);
-        if (status != GPP_OK)
-            return status;
+    const gpp__layer *l = &s->layer[k];
+    char *plain;
+    gpp_status status = gpp__stage_grads(s, run, k, at->grads, at->room, &plain);
+    for (int p = 0, ordinal = 0; p < l->param_count && status == GPP_OK; p++) {
+        if (!l->param[p].buffer && !l->param[p].frozen)
+            status = update_param(c->job, s, run, k, p, ordinal, plain, at);
+        ordinal += !l->param[p].buffer;
     }
-    return GPP_OK;
+    return status;
+}
+
+static bool owns_and_trains(const gpp__layer *l)
+{
+    return l->shares < 0 && gpp__layer_trains(l);
+}
+
+/* Sum of squares in double, in an order that the count alone decides. */
+static double squares(const float *x, int64_t count)
+{
+    enum { CHUNK = 4096 };
+    double total = 0;
+    for (int64_t at = 0; at < count; at += CHUNK) {
+        int64_t end = at + CHUNK < count ? at + CHUNK : count;
+        double sum[4] = {0};
+        for (int64_t k = at; k < end; k++)
+            sum[k % 4] += (double)x[k] * x[k];
+        total += (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    }
+    return total;
+}
+
+static gpp_status norm_of_layer(gpp__cell *c, const gpp__stage *s, const gpp__run *run, int k,
+                                char *grads, char *room, double *sums)
+{
+    const gpp__layer *l = &s->layer[k];
+    char *plain;
+    gpp_status status = gpp__stage_grads(s, run, k, grads, room, &plain);
+    double *sum = sums + c->job->learn_at[s->first + k];
+    for (int p = 0; p < l->param_count && status == GPP_OK; p++) {
+        if (l->param[p].buffer)
+            continue;
+        *sum++ = l->param[p].frozen ? 0 : squares(gpp__param_at(l, plain, p), l->param[p].count);
+    }
+    return status;
+}
+
+static gpp_status norm(gpp__cell *c, void *buffers[], const gpp__run *run)
+{
+    char *grads = buffer(c, buffers, GPP__ROLE_GRADS),
+         *room = buffer(c, buffers, GPP__ROLE_SCRATCH);
+    double *sums = (double *)buffer(c, buffers, GPP__ROLE_NORMS);
+    gpp_status status = GPP_OK;
+    for (int a = 0; a < c->accesses; a++)
+        if (c->access[a].role == GPP__ROLE_NORMS && c->access[a].mode == GPP__WRITE)
+            memset(sums, 0, (size_t)c->job->learns * sizeof *sums);
+    for (const gpp__stage *s = c->stage; grads && s && status == GPP_OK; s = s->after)
+        for (int k = 0; k < s->count && status == GPP_OK; k++)
+            if (owns_and_trains(&s->layer[k]))
+                status = norm_of_layer(c, s, run, k, grads, room, sums);
+    return status;
+}
+
+/* What gradients are multiplied by; false: the update does not take place. */
+static bool clip_factor(const gpp__cell *c, void *buffers[], float *factor)
+{
+    gpp__job *job = c->job;
+    const double *sums = (const double *)buffer(c, buffers, GPP__ROLE_NORMS);
+    double total = 0;
+    *factor = 1;
+    if (!sums)
+        return true;
+    for (int k = 0; k < job->learns; k++)
+        total += sums[k];
+    double norm_of_all = sqrt(total);
+    atomic_store(&job->norm, norm_of_all);
+    if (job->skip_nonfinite && !isfinite(norm_of_all)) {
+        atomic_store(&job->skipped, true);
+        return false;
+    }
+    if (job->clip_norm > 0 && norm_of_all > 0) {
+        double wanted = job->clip_norm / (norm_of_all + 1e-6);
+        *factor = wanted < 1 ? (float)wanted : 1;
+    }
+    return true;
+}
+
+static void back_up(const gpp__cell *c, char *backup, const update_place *at)
+{
+    const gpp__stage *last = last_of(c->stage);
+    size_t states = (size_t)c->job->optimizer->states(c->job->optimizer_attr) * at->state_length;
+    memcpy(backup, at->params, last->params_end);
+    if (at->states)
+        memcpy(backup + gpp__align(last->params_end), at->states, states);
 }
 
 static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
-    char *params = buffer(c, buffers, GPP__ROLE_PARAMS),
-         *grads = buffer(c, buffers, GPP__ROLE_GRADS),
-         *states = buffer(c, buffers, GPP__ROLE_OPTIMIZER),
-         *backup = buffer(c, buffers, GPP__ROLE_BACKUP),
-         *room = buffer(c, buffers, GPP__ROLE_SCRATCH);
-    if (!params || !grads)
-        return GPP_OK; /* nothing to learn, or its home does it */
-    const gpp__stage *last = last_of(c->stage);
-    size_t state_bytes =
-        (size_t)c->job->optimizer->states(c->job->optimizer_attr) * last->state_at_end;
+    char *backup = buffer(c, buffers, GPP__ROLE_BACKUP);
+    update_place at = {.params = buffer(c, buffers, GPP__ROLE_PARAMS),
+                       .grads = buffer(c, buffers, GPP__ROLE_GRADS),
+                       .states = buffer(c, buffers, GPP__ROLE_OPTIMIZER),
+                       .room = buffer(c, buffers, GPP__ROLE_SCRATCH),
+                       .state_length = last_of(c->stage)->state_at_end};
+    if (!clip_factor(c, buffers, &at.factor) || !at.params || !at.grads)
+        return GPP_OK; /* no update, nothing to learn, or its home does it */
     if (backup)
-        memcpy(backup, params, last->params_end);
-    if (backup && states)
-        memcpy(backup + gpp__align(last->params_end), states, state_bytes);
+        back_up(c, backup, &at);
     atomic_fetch_add(&c->job->updates, 1);
     c->updated = true;
     gpp_status status = GPP_OK;
     for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
-        status = update_stage(c, s, run, params, grads, states, room);
+        for (int k = 0; k < s->count && status == GPP_OK; k++)
+            if (owns_and_trains(&s->layer[k]))
+                status = update_layer(c, s, run, k, &at);
     for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
-        status = gpp__stage_pack(s, run, params);
+        status = gpp__stage_pack(s, run, at.params);
     return status;
 }
 
@@ -403,4 +513,5 @@ CODELET(backward, 0xf58518);
 CODELET(loss, 0xe45756);
 CODELET(seed, 0xb279a2);
 CODELET(output, 0x72b7b2);
+CODELET(norm, 0xeeca3b);
 CODELET(update, 0x54a24b);

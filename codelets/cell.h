@@ -40,19 +40,34 @@ typedef struct gpp__rows {
     int64_t rows; /* with GPP_ROWS_FIXED: of one micro-batch */
 } gpp__rows;
 
+/** How one parameter learns in one update. */
+typedef struct gpp__learn {
+    const void *attr; /* the optimizer's attributes, with this parameter's rate and decay */
+    int64_t t;        /* number of this update of the parameter, from 1 */
+    double scalar[GPP__MAX_SCALARS];
+} gpp__learn;
+
 typedef struct gpp__job {
     uint64_t seed, step;
     bool training, nan_is_error, accumulate;
     gpp__rows x[GPP__MAX_TENSORS], grad_x[GPP__MAX_TENSORS]; /* by input of the model */
     gpp__rows y[GPP__MAX_TENSORS], grad_y[GPP__MAX_TENSORS]; /* by output */
-    gpp__rows target;
+    gpp__rows target, each;                                  /* each: where unreduced losses go */
     int64_t loss_rows; /* of the output in all micro-batches */
+    double loss_divisor;
+    const float *class_weight;
     const gpp_loss *loss;
     const void *loss_attr;
-    const gpp__desc *y_desc;
+    const gpp__desc *y_desc, *target_desc;
     const gpp_optimizer *optimizer;
     const void *optimizer_attr;
-    int64_t update; /* number of this update, from 1 */
+    const gpp__learn *learn; /* of every parameter */
+    const int *learn_at;     /* [network->nodes] first parameter of an operator */
+    int learns;              /* parameters */
+    double clip_norm;        /* 0: no clipping */
+    bool skip_nonfinite;
+    atomic_bool skipped; /* an update has seen gradients that are not finite */
+    _Atomic double norm; /* of all gradients; set by updates */
 
     atomic_int stop_clock; /* cells of later cycles do not run */
     atomic_int updates;    /* partitions whose update has begun */
@@ -80,7 +95,8 @@ typedef struct gpp__cell {
 } gpp__cell;
 
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
-    gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet, gpp__update_codelet;
+    gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet, gpp__norm_codelet,
+    gpp__update_codelet;
 
 void gpp__job_init(gpp__job *job);
 void gpp__job_release(gpp__job *job);

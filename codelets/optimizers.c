@@ -4,9 +4,12 @@
  */
 #include "codelets/optimizer.h"
 
-extern const gpp_optimizer gpp_optimizer_sgd;
+extern const gpp_optimizer gpp_optimizer_adadelta, gpp_optimizer_adagrad, gpp_optimizer_adam,
+    gpp_optimizer_adamax, gpp_optimizer_adamw, gpp_optimizer_nadam, gpp_optimizer_rmsprop,
+    gpp_optimizer_sgd;
 
 const gpp_optimizer *const gpp__optimizers[] = {
-    &gpp_optimizer_sgd,
-    NULL,
+    &gpp_optimizer_adadelta, &gpp_optimizer_adagrad, &gpp_optimizer_adam,
+    &gpp_optimizer_adamax,   &gpp_optimizer_adamw,   &gpp_optimizer_nadam,
+    &gpp_optimizer_rmsprop,  &gpp_optimizer_sgd,     NULL,
 };

@@ -19,6 +19,7 @@ typedef enum gpp__role {
     GPP__ROLE_STATS,
     GPP__ROLE_BACKUP,
     GPP__ROLE_LOSSES,
+    GPP__ROLE_NORMS,
     GPP__ROLE_GATE,
     GPP__ROLES
 } gpp__role;

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <gridpipe/schedule.h>
+
 #include "codelets/attr.h"
+#include "codelets/user_loss.h"
 #include "graph/pipe.h"
 
 enum { MOST_ATTRS = 16, ATTR_TEXT = 512 };
@@ -34,12 +37,27 @@ static gpp_status make_attr(const char *name, const gpp__key *keys, size_t size,
     return gpp__attr_set(name, keys, *attr, s->attr, s->count, err);
 }
 
-gpp_status gpp__choose_loss(gpp_pipe *p, const char *text, gpp_error *err)
+static gpp_status keep_text(const char *text, char **copy, gpp_error *err)
 {
-    if (!text)
+    *copy = text ? strdup(text) : NULL;
+    return !text || *copy ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", text);
+}
+
+static gpp_status find_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    if (o->loss_function) {
+        gpp_status status = gpp__user_loss_new(&p->user_loss, o->loss_function, err);
+        if (status != GPP_OK)
+            return status;
+        p->loss = p->user_loss;
+        p->loss_attr = malloc(p->loss->attr_size);
+        if (!p->loss_attr)
+            return gpp__fail(err, GPP_ENOMEM, "attributes of a loss");
+        memcpy(p->loss_attr, gpp__user_loss_attr(p->loss), p->loss->attr_size);
         return GPP_OK;
+    }
     spec s;
-    gpp_status status = parse_spec("loss", text, &s, err);
+    gpp_status status = parse_spec("loss", o->loss, &s, err);
     if (status != GPP_OK)
         return status;
     for (int k = 0; gpp__losses[k] && !p->loss; k++)
@@ -47,18 +65,46 @@ gpp_status gpp__choose_loss(gpp_pipe *p, const char *text, gpp_error *err)
             p->loss = gpp__losses[k];
     if (!p->loss)
         return gpp__fail(err, GPP_ENOENT, "no loss is called \"%s\"", s.name);
-    if (p->network->outputs != 1)
-        return gpp__fail(err, GPP_ESHAPE, "%s: takes one output, the model has %d", s.name,
-                         p->network->outputs);
-    status = make_attr(s.name, p->loss->keys, p->loss->attr_size, &s, &p->loss_attr, err);
-    return status == GPP_OK ? p->loss->target(p->loss_attr, &p->y_desc, &p->target_desc, err)
-                            : status;
+    return make_attr(s.name, p->loss->keys, p->loss->attr_size, &s, &p->loss_attr, err);
 }
 
-gpp_status gpp__choose_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
+static gpp_status take_class_weights(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
 {
-    if (!text)
+    if (!o->class_weights)
         return GPP_OK;
+    if (!p->loss || !p->loss->classes)
+        return gpp__fail(err, GPP_EINVAL, "class_weights are given, but %s takes none",
+                         p->loss ? p->loss->name : "no loss");
+    int64_t classes = p->loss->classes(p->loss_attr, &p->y_desc);
+    if (classes != o->class_weight_count)
+        return gpp__fail(err, GPP_ESHAPE, "%s: %lld classes, %d class weights", p->loss->name,
+                         (long long)classes, o->class_weight_count);
+    size_t bytes = (size_t)classes * sizeof *p->class_weight;
+    p->class_weight = malloc(bytes);
+    if (!p->class_weight)
+        return gpp__fail(err, GPP_ENOMEM, "%lld class weights", (long long)classes);
+    memcpy(p->class_weight, o->class_weights, bytes);
+    return GPP_OK;
+}
+
+gpp_status gpp__choose_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    if (!o->loss && !o->loss_function)
+        return take_class_weights(p, o, err);
+    gpp_status status = find_loss(p, o, err);
+    if (status == GPP_OK)
+        status = keep_text(o->loss, &p->loss_text, err);
+    if (status != GPP_OK)
+        return status;
+    if (p->network->outputs != 1)
+        return gpp__fail(err, GPP_ESHAPE, "%s: takes one output, the model has %d", p->loss->name,
+                         p->network->outputs);
+    status = p->loss->target(p->loss_attr, &p->y_desc, &p->target_desc, err);
+    return status == GPP_OK ? take_class_weights(p, o, err) : status;
+}
+
+static gpp_status find_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
+{
     spec s;
     gpp_status status = parse_spec("optimizer", text, &s, err);
     if (status != GPP_OK)
@@ -73,4 +119,20 @@ gpp_status gpp__choose_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
     if (status == GPP_OK && p->optimizer->check)
         status = p->optimizer->check(p->optimizer_attr, err);
     return status;
+}
+
+gpp_status gpp__choose_optimizer(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    double rate;
+    if (!o->optimizer)
+        return GPP_OK;
+    gpp_status status = find_optimizer(p, o->optimizer, err);
+    if (status == GPP_OK)
+        status = keep_text(o->optimizer, &p->optimizer_text, err);
+    if (status == GPP_OK)
+        status = keep_text(o->schedule, &p->schedule_text, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(&p->base_lr, (char *)p->optimizer_attr + p->optimizer->lr_offset, sizeof p->base_lr);
+    return o->schedule ? gpp_schedule_rate(o->schedule, 0, p->base_lr, &rate, err) : GPP_OK;
 }

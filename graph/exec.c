@@ -178,6 +178,7 @@ static gpp__step_shape step_shape(const gpp_pipe *p, unsigned flags, int m)
         .loss = flags & GPP__DO_LOSS,
         .seeds = (flags & GPP__DO_BACKWARD) && !(flags & GPP__DO_LOSS),
         .update = flags & GPP__DO_UPDATE,
+        .norms = (flags & GPP__DO_UPDATE) && (p->clip_norm > 0 || p->skip_nonfinite),
         .ascending = p->ascending,
         .keep = flags & GPP__DO_KEEP,
     };
@@ -232,6 +233,7 @@ static gpp_status make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__progs
         .wait_for_all = may_fail(p) || p->shares,
         .accumulate = flags & GPP__DO_ADD,
         .statistics = trains && (flags & GPP__DO_FORWARD),
+        .norms = ((size_t)p->parameters + 1) * sizeof(double),
         .backup = p->optimizer && p->optimizer->may_fail,
     };
     if (status == GPP_OK)
@@ -353,6 +355,11 @@ static gpp_status cut_batches(const gpp_pipe *p, const gpp__exec *e, int *m, gpp
                              "with %d chunks the mini-batches give different numbers of pieces: "
                              "%lld rows give %d, %lld rows give %d",
                              p->chunks, (long long)e->rows.rows[0], *m, (long long)rows, pieces);
+        else if (b < p->batches && has_cells && !rows != !e->rows.rows[0])
+            return gpp__fail(err, GPP_ESHAPE,
+                             "mini-batch %d has %lld rows, mini-batch 0 has %lld: both or none may "
+                             "be empty",
+                             b, (long long)rows, (long long)e->rows.rows[0]);
     }
     return GPP_OK;
 }

@@ -6,6 +6,7 @@
  * them, and behind all of them the packed weights that kernels want. Whoever changes the first
  * refreshes the second. Operators that share parameters appear once, under the owner's name.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
     const gpp__stage *s = &p->stage[j];
     const gpp__layer *l = &s->layer[k];
     for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
-        p->named[at[l->param[q].buffer]++] = (gpp__named){*name, s->first + k, q, j, k};
+        p->named[at[l->param[q].buffer]++] =
+            (gpp__named){*name, s->first + k, q, j, k, 0, {1, 1}, NAN, NAN};
         *name += sprintf(*name, "%s.%s", l->label, l->param[q].name) + 1;
     }
 }
@@ -303,6 +305,11 @@ static bool is_meant(const gpp_pipe *p, const gpp__named *n, const char *name)
     const gpp__layer *l = &p->network->node[n->node];
     return !strcmp(n->name, name) || !strcmp(l->label, name) ||
            !strcmp(p->model->unit[l->index].label, name);
+}
+
+bool gpp__param_is(const gpp_pipe *p, int k, const char *name)
+{
+    return is_meant(p, &p->named[k], name);
 }
 
 static void set_frozen(gpp_pipe *p, const gpp__named *n, bool frozen)

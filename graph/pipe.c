@@ -2,9 +2,11 @@
  * graph/pipe.c: making a pipe: options checked, model cut (cut.c), partitions placed (place.c),
  * loss and optimizer chosen (choose.c), buffers and parameters made.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/user_loss.h"
 #include "graph/pipe.h"
 
 /* --- checkpoint modes
@@ -69,6 +71,16 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
             m->count);
     if (o->batch < 0)
         return gpp__fail(err, GPP_EINVAL, "batch must be >= 0, got %lld", (long long)o->batch);
+    if (o->loss && o->loss_function)
+        return gpp__fail(err, GPP_EINVAL, "both loss and loss_function are given");
+    if (o->class_weight_count < 0 || !o->class_weights != !o->class_weight_count)
+        return gpp__fail(err, GPP_EINVAL, "class_weights are %s, class_weight_count is %d",
+                         o->class_weights ? "given" : "not given", o->class_weight_count);
+    if (!(o->clip_norm >= 0) || isinf(o->clip_norm))
+        return gpp__fail(err, GPP_EINVAL, "clip_norm must be > 0, or 0 for none, got %g",
+                         o->clip_norm);
+    if (o->schedule && !o->optimizer)
+        return gpp__fail(err, GPP_EINVAL, "a schedule is given without an optimizer");
     if (o->device_count < 0 || !o->devices != !o->device_count)
         return gpp__fail(err, GPP_EINVAL, "devices are %s, device_count is %d",
                          o->devices ? "given" : "not given", o->device_count);
@@ -181,9 +193,9 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
 {
     gpp_status status = copy_model(p, model, o, err);
     if (status == GPP_OK)
-        status = gpp__choose_loss(p, o->loss, err);
+        status = gpp__choose_loss(p, o, err);
     if (status == GPP_OK)
-        status = gpp__choose_optimizer(p, o->optimizer, err);
+        status = gpp__choose_optimizer(p, o, err);
     if (status == GPP_OK)
         status = gpp__cut(p, o, err);
     if (status == GPP_OK)
@@ -232,6 +244,8 @@ gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_
     p->nan_is_error = o->nan_is_error;
     p->ascending = o->ascending_backward;
     p->memory_limit = o->memory_limit;
+    p->clip_norm = o->clip_norm;
+    p->skip_nonfinite = o->skip_nonfinite;
     status = build(p, model, o, err);
     if (status != GPP_OK) {
         gpp_pipe_free(p);
@@ -262,6 +276,14 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->crossing);
     free(p->device_of);
     free(p->loss_attr);
+    gpp__user_loss_free(p->user_loss);
+    free(p->loss_text);
+    free(p->optimizer_text);
+    free(p->schedule_text);
+    free(p->class_weight);
+    free(p->learn);
+    free(p->learn_attr);
+    free(p->learn_at);
     free(p->optimizer_attr);
     gpp_model_free(p->model);
     gpp__job_release(&p->job);

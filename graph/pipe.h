@@ -90,6 +90,11 @@ typedef struct gpp__named {
     const char *name;
     int node, param;  /* operator of the network, its parameter */
     int partition, k; /* where that operator is: stage, number in it */
+
+    /* of a parameter */
+    int64_t updates; /* it has had */
+    double scalar[GPP__MAX_SCALARS];
+    double lr, weight_decay; /* of its group; NAN: the optimizer's */
 } gpp__named;
 
 struct gpp_pipe {
@@ -111,9 +116,21 @@ struct gpp_pipe {
     gpp__desc y_desc, target_desc;
 
     const gpp_loss *loss;
+    gpp_loss *user_loss; /* made from options.loss_function */
     void *loss_attr;
+    char *loss_text, *optimizer_text, *schedule_text; /* as given; NULL: none */
+    float *class_weight;
+    gpp__rows each; /* where unreduced losses go */
+    int64_t each_rows;
     const gpp_optimizer *optimizer;
     void *optimizer_attr;
+    double base_lr; /* before the schedule */
+    double lr;      /* of the last update */
+    double clip_norm;
+    bool skip_nonfinite;
+    gpp__learn *learn; /* [parameters] for the update to come */
+    char *learn_attr;  /* [parameters][optimizer->attr_size] what learn points to */
+    int *learn_at;     /* [network->nodes] first parameter of an operator */
 
     gpp__runtime runtime;
     bool has_runtime;
@@ -139,7 +156,7 @@ struct gpp_pipe {
 
     gpp__job job;
     uint64_t steps;       /* training passes begun: the random generator's step */
-    int64_t updates;      /* of the optimizer, done */
+    int64_t updates;      /* of the optimizer, done or skipped for want of finite gradients */
     bool has_grads, adds; /* adds: gradients add up over calls */
     bool pending;         /* there are gradients that no update has used */
     bool ran;             /* tasks were submitted since it was cleared */
@@ -152,8 +169,8 @@ struct gpp_pipe {
 
 /* Making a pipe (pipe.c): its loss and optimizer (choose.c), its partitions and what goes between
  * them (cut.c), their devices (place.c). */
-gpp_status gpp__choose_loss(gpp_pipe *pipe, const char *text, gpp_error *err);
-gpp_status gpp__choose_optimizer(gpp_pipe *pipe, const char *text, gpp_error *err);
+gpp_status gpp__choose_loss(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
+gpp_status gpp__choose_optimizer(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__cut(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__cut_check_placement(const gpp_pipe *pipe, const gpp_pipe_options *options,
                                     gpp_error *err);
@@ -202,6 +219,12 @@ gpp_status gpp__take_tensors(gpp_pipe *pipe, const gpp__call *call, gpp__batch *
  * them, then add them up for the caller. @param room [inputs] NULL before the first, for both */
 gpp_status gpp__split_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], gpp_error *err);
 void gpp__join_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], bool done);
+
+/** Make pipe->learn ready for the next update (rates.c), and count it once it has taken place. */
+gpp_status gpp__learn_prepare(gpp_pipe *pipe, gpp_error *err);
+void gpp__learn_commit(gpp_pipe *pipe);
+/** Parameter `k` of the pipe is, or is of the layer, called `name`. */
+bool gpp__param_is(const gpp_pipe *pipe, int k, const char *name);
 
 /** Fold the statistics of the step that has just succeeded into the layers' buffers (state.c). */
 gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);

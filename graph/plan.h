@@ -63,6 +63,7 @@ typedef struct gpp__plan_spec {
     bool wait_for_all; /* U's wait for the step's last backward (something may fail) */
     bool accumulate;   /* gradients are added to those at hand */
     bool statistics;   /* forwards write their partition's statistics */
+    size_t norms;      /* with shape.norms: bytes of all sums of squares; may be 0 */
     bool backup;       /* U's save what they change, with bytes params + optimizer (class BACKUP) */
 } gpp__plan_spec;
 
@@ -76,6 +77,7 @@ typedef enum gpp__class {
     GPP__STATS,   /* of partition j: a record of each micro-batch */
     GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
     GPP__LOSSES,
+    GPP__NORMS,
     GPP__GATE, /* one value each */
     GPP__CLASSES
 } gpp__class;

@@ -8,7 +8,12 @@
  *           gradients; O(i) reads the outputs
  *   B(i,j)  reads parameters, t(i,j), g(i,r) of every route from j that has one, and the
  *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j
- *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup
+ *   N(j)    reads gradients, adds to the norms, in which it has places of its own
+ *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup;
+ *           with norms it reads them all and scales the gradients
+ *
+ * Every N writes the norms and every U reads them, also those of partitions that learn nothing: the
+ * chain of N's is what U's wait for.
  *
  * The model's inputs and their gradients are the caller's. Parameters, gradients and optimizer
  * state are those of a partition's home, which alone updates them. Things without bytes do not
@@ -27,7 +32,8 @@ typedef struct filler {
     size_t count;    /* accesses so far */
     bool *has_grads; /* [n] a home's gradients were written in this plan; then */
     bool *has_stats; /* [n] a partition's statistics, */
-    bool has_losses; /* the losses */
+    bool has_losses; /* the losses, */
+    bool has_norms;  /* the norms */
 } filler;
 
 static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int32_t buffer)
@@ -153,20 +159,36 @@ static void access_output(filler *f, gpp__task *t)
         add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
 }
 
+static void add_grads(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, mode, t->j);
+}
+
+static void access_norm(filler *f, gpp__task *t)
+{
+    if (f->p->learns[t->j]) {
+        add_grads(f, t, GPP__READ);
+        add_scratch(f, t);
+    }
+    add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms), 0);
+}
+
 static void access_update(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     const gpp__stage_sizes *stage = &p->spec->stage[t->j];
     if (p->learns[t->j]) {
         add_params(f, t, GPP__READWRITE);
-        if (stage->grads > 0)
-            add(f, t, GPP__ROLE_GRADS, 0, GPP__READ, t->j);
+        add_grads(f, t, p->shape.norms ? GPP__READWRITE : GPP__READ);
         if (stage->optimizer > 0)
             add(f, t, GPP__ROLE_OPTIMIZER, 0, GPP__READWRITE, t->j);
         if (p->spec->backup && (stage->params > 0 || stage->optimizer > 0))
             add(f, t, GPP__ROLE_BACKUP, 0, GPP__WRITE, t->j);
         add_scratch(f, t);
     }
+    if (p->shape.norms)
+        add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, 0);
     if (p->shape.wait_for_all)
         add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
 }
@@ -189,7 +211,7 @@ static void access_all(filler *f)
         [GPP__FORWARD] = access_forward,     [GPP__OUTPUT] = access_output,
         [GPP__LOSS] = access_output,         [GPP__SEED] = access_output,
         [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
-        [GPP__UPDATE] = access_update,
+        [GPP__NORM] = access_norm,           [GPP__UPDATE] = access_update,
     };
     for (size_t k = 0; k < f->p->plan->tasks; k++) {
         gpp__task *t = &f->p->plan->task[k];
@@ -241,7 +263,7 @@ const char *gpp__class_name(gpp__class c)
         [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients", [GPP__OPTIMIZER] = "optimizer",
         [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
         [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",   [GPP__LOSSES] = "losses",
-        [GPP__GATE] = "gate",
+        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -255,7 +277,7 @@ static gpp__class class_of(int role)
         [GPP__ROLE_GRAD_IN] = GPP__ROUTE,       [GPP__ROLE_TAPE] = GPP__TAPE,
         [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
         [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
-        [GPP__ROLE_GATE] = GPP__GATE,
+        [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
     };
     return (gpp__class)of[role];
 }
@@ -296,6 +318,8 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return bytes;
     case GPP__LOSSES:
         return (size_t)p->m * sizeof(double);
+    case GPP__NORMS: /* carry the order of N's, even where they sum nothing up */
+        return p->spec->norms > 0 ? p->spec->norms : 1;
     default:
         return 1;
     }
@@ -310,6 +334,7 @@ static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return j;
     case GPP__LOSSES:
         return p->last_device;
+    case GPP__NORMS:
     case GPP__GATE:
         return p->shape.device_of[0];
     default:

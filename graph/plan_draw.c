@@ -2,9 +2,9 @@
  * graph/plan_draw.c: a plan as pictures.
  *
  * grid: time runs to the right, a row for each device, as in figure 2c of the GPipe paper. Forwards
- * and recomputes take one column, backwards two, updates one; outputs, losses and seeds take no
- * time and are not shown. Each task is drawn where the longest path through tables and data puts
- * it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
+ * and recomputes take one column, backwards two, norms and updates one; outputs, losses and seeds
+ * take no time and are not shown. Each task is drawn where the longest path through tables and data
+ * puts it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
  * dot: for Graphviz; data as solid edges from the writer to its readers, skips among them in blue,
  * tables as dashed ones.
  * text: everything, a line each.
@@ -50,6 +50,7 @@ static int columns_of(int kind)
     switch (kind) {
     case GPP__FORWARD:
     case GPP__RECOMPUTE:
+    case GPP__NORM:
     case GPP__UPDATE:
         return 1;
     case GPP__BACKWARD:

@@ -60,7 +60,7 @@ typedef struct gpp__plan_maker {
     int32_t *pool_slots; /* [pools] slots of routes, then of tapes */
 } gpp__plan_maker;
 
-/** Letters and numbers of a task: "B(2,1)", "L(2)", "U(1)". Returns `out`. */
+/** Letters and numbers of a task: "B(2,1)", "L(2)", "N(1)", "U(1)". Returns `out`. */
 typedef char gpp__task_text[32];
 const char *gpp__task_name(int kind, int i, int j, gpp__task_text out);
 

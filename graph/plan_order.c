@@ -15,7 +15,7 @@
 const char *gpp__task_name(int kind, int i, int j, gpp__task_text out)
 {
     char letter = gpp__kind_letter((gpp__kind)kind);
-    if (kind == GPP__UPDATE)
+    if (kind == GPP__NORM || kind == GPP__UPDATE)
         snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, j);
     else if (kind == GPP__OUTPUT || kind == GPP__LOSS || kind == GPP__SEED)
         snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, i);
@@ -28,14 +28,14 @@ const char *gpp__task_name(int kind, int i, int j, gpp__task_text out)
 
 static size_t id_count(const gpp__plan_maker *p)
 {
-    return 3 * p->cells + 3 * (size_t)p->m + (size_t)p->n;
+    return 3 * p->cells + 3 * (size_t)p->m + 2 * (size_t)p->n;
 }
 
 /* Where (kind, i, j) is in p->id; -1 when there can be no such task in any step. */
 static ptrdiff_t id_index(const gpp__plan_maker *p, int kind, int i, int j)
 {
-    bool last = j == p->n - 1;
-    if (j < 0 || j >= p->n || i >= p->m || (kind == GPP__UPDATE ? i != -1 : i < 0))
+    bool last = j == p->n - 1, whole = kind == GPP__NORM || kind == GPP__UPDATE;
+    if (j < 0 || j >= p->n || i >= p->m || (whole ? i != -1 : i < 0))
         return -1;
     ptrdiff_t cell = (ptrdiff_t)j * p->m + i, cells = (ptrdiff_t)p->cells;
     switch (kind) {
@@ -51,8 +51,10 @@ static ptrdiff_t id_index(const gpp__plan_maker *p, int kind, int i, int j)
         return last ? 3 * cells + p->m + i : -1;
     case GPP__SEED:
         return last ? 3 * cells + 2 * (ptrdiff_t)p->m + i : -1;
-    case GPP__UPDATE:
+    case GPP__NORM:
         return 3 * cells + 3 * (ptrdiff_t)p->m + j;
+    case GPP__UPDATE:
+        return 3 * cells + 3 * (ptrdiff_t)p->m + p->n + j;
     default:
         return -1;
     }
@@ -79,19 +81,24 @@ static bool belongs(const gpp__step_shape *s, int kind, int i)
         return s->loss;
     case GPP__SEED:
         return s->seeds;
+    case GPP__NORM:
+        return s->norms;
     default:
         return s->update;
     }
 }
 
 /* GPipe's lockstep clock. The backward mirrors the forward: the k-th micro-batch to go back is on
- * partition j in cycle k + n-1-j, counted on from the end of the forward. */
+ * partition j in cycle k + n-1-j, counted on from the end of the forward. Then a cycle of norms, if
+ * there are any, and one of updates. */
 static int32_t clock_of(const gpp__plan_maker *p, int kind, int i, int j)
 {
     const gpp__step_shape *s = &p->shape;
     int cycles = p->m + p->n - 1, k = s->ascending ? i : p->m - 1 - i;
-    if (kind == GPP__UPDATE)
+    if (kind == GPP__NORM)
         return 2 * cycles;
+    if (kind == GPP__UPDATE)
+        return 2 * cycles + s->norms;
     if (kind == GPP__FORWARD || kind == GPP__OUTPUT || !s->backward)
         return i + j;
     return cycles + k + p->n - 1 - j;
@@ -151,9 +158,11 @@ static gpp_status check_present(const gpp__plan_maker *p, int kind, int i, int j
 static gpp_status check_complete(const gpp__plan_maker *p, gpp_error *err)
 {
     for (int j = 0; j < p->n; j++) {
-        gpp_status status = check_present(p, GPP__UPDATE, -1, j, err);
+        gpp_status status = check_present(p, GPP__NORM, -1, j, err);
+        if (status == GPP_OK)
+            status = check_present(p, GPP__UPDATE, -1, j, err);
         for (int i = 0; i < p->m && status == GPP_OK; i++)
-            for (int kind = 0; kind < GPP__UPDATE && status == GPP_OK; kind++)
+            for (int kind = 0; kind < GPP__NORM && status == GPP_OK; kind++)
                 status = check_present(p, kind, i, j, err);
         if (status != GPP_OK)
             return status;
@@ -204,7 +213,7 @@ static int need_of_backward(const gpp__plan_maker *p, int i, int j)
 }
 
 /* Every partition reads a route from the one before it, so its forward follows from the forwards of
- * all before it. */
+ * all before it. Norms hand their sums down to partition 0, whose norm follows from all others. */
 int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
 {
     const gpp__step_shape *s = &p->shape;
@@ -221,8 +230,12 @@ int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
         return add_need(p, 0, gpp__plan_find(p, GPP__FORWARD, i, j));
     case GPP__BACKWARD:
         return need_of_backward(p, i, j);
+    case GPP__NORM:
+        count = add_need(p, 0, p->done_b[j]);
+        return add_need(p, count, gpp__plan_find(p, GPP__NORM, -1, j + 1));
     case GPP__UPDATE:
         count = add_need(p, 0, p->done_b[j]);
+        count = add_need(p, count, gpp__plan_find(p, GPP__NORM, -1, 0));
         return s->wait_for_all ? add_need(p, count, p->last_b[0]) : count;
     default:
         return 0;

@@ -24,7 +24,7 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
     [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
     [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
-    [GPP__UPDATE] = &gpp__update_codelet,
+    [GPP__NORM] = &gpp__norm_codelet,           [GPP__UPDATE] = &gpp__update_codelet,
 };
 
 /** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
@@ -136,11 +136,17 @@ static void set_job(gpp_pipe *p, unsigned flags, uint64_t step)
     job->loss = p->loss;
     job->loss_attr = p->loss_attr;
     job->y_desc = &p->y_desc;
+    job->target_desc = &p->target_desc;
     job->optimizer = p->optimizer;
     job->optimizer_attr = p->optimizer_attr;
     job->seed = p->seed;
     job->step = step;
-    job->update = p->updates + 1;
+    job->class_weight = p->class_weight;
+    job->each = flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
+    job->clip_norm = p->clip_norm;
+    job->skip_nonfinite = p->skip_nonfinite;
+    atomic_store(&job->skipped, false);
+    atomic_store(&job->norm, NAN);
 }
 
 /** After a failure: gradients are gone; what was updated before it is put back, or, where nothing
@@ -164,7 +170,7 @@ static void after_success(gpp_pipe *p, unsigned flags)
     if (flags & GPP__DO_BACKWARD)
         p->has_grads = p->pending = true;
     if (flags & GPP__DO_UPDATE) {
-        p->updates++;
+        gpp__learn_commit(p);
         p->pending = false;
         gpp__discard_kept(p);
     }
@@ -173,7 +179,10 @@ static void after_success(gpp_pipe *p, unsigned flags)
 static gpp_status run_step(gpp_pipe *p, gpp__exec *e, uint64_t step, gpp_error *err)
 {
     set_job(p, e->flags, step);
-    gpp_status status = run_exec(p, e, err);
+    gpp_status status = e->flags & GPP__DO_UPDATE ? gpp__learn_prepare(p, err) : GPP_OK;
+    if (status != GPP_OK)
+        return status;
+    status = run_exec(p, e, err);
     if (status != GPP_OK) {
         after_failure(p, e);
         return status;
@@ -290,9 +299,7 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
     if (!y)
         return gpp__fail(err, GPP_EINVAL, "y is NULL");
     int index = pass ? -1 : kept_index(p, -1);
-    if (index >= 0)
-        p->kept[index].used = false;
-    else
+    if (index < 0)
         status = gpp__kept_find(p, &index, err);
     if (status != GPP_OK)
         return status;
@@ -300,7 +307,10 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
                    .x = x,
                    .y = y};
     gpp__batch rows;
+    p->ran = false;
     status = run_call(p, c, index, p->steps, &rows, err);
+    if (p->ran)
+        p->kept[index].used = false; /* an earlier one, which it has overwritten */
     if (status != GPP_OK)
         return status;
     gpp__kept *k = &p->kept[index];
@@ -414,19 +424,6 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
     return status == GPP_OK ? run_step(p, e, p->steps, err) : status;
 }
 
-gpp_status gpp_pipe_set_lr(gpp_pipe *p, double lr, gpp_error *err)
-{
-    gpp_status status = usable(p, err);
-    if (status == GPP_OK)
-        status = need_optimizer(p, err);
-    if (status != GPP_OK)
-        return status;
-    if (!(lr >= 0) || isinf(lr))
-        return gpp__fail(err, GPP_EINVAL, "learning rate must be >= 0 and finite, got %g", lr);
-    memcpy((char *)p->optimizer_attr + p->optimizer->lr_offset, &lr, sizeof lr);
-    return GPP_OK;
-}
-
 /* --- reports
  * -------------------------------------------------------------------------------------------------------
  */
@@ -450,7 +447,10 @@ gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_erro
     }
     *stats = (gpp_step_stats){.micro_batches = e->plan->shape.micro_batches,
                               .tasks = (int)n,
-                              .step_ms = 1e3 * (end - start)};
+                              .step_ms = 1e3 * (end - start),
+                              .lr = e->flags & GPP__DO_UPDATE ? p->lr : 0,
+                              .grad_norm = atomic_load(&p->job.norm),
+                              .skipped = atomic_load(&p->job.skipped)};
     gpp_status status = gpp__plan_makespan(e->plan, ms, NULL, &stats->bound_ms, err);
     stats->efficiency = stats->step_ms > 0 ? stats->bound_ms / stats->step_ms : 1;
     free(ms);

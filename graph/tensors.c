@@ -125,7 +125,30 @@ static gpp_status take_target(gpp_pipe *p, const gpp__call *c, gpp__batch *batch
     gpp_status status = take_rows("target", c->target, d, rows, false, &p->job.target, err);
     p->job.target.batch = p->y_desc.batch;
     p->job.target.rows = p->y_desc.rows;
+    if (status == GPP_OK)
+        p->job.loss_divisor =
+            p->loss->divisor(p->loss_attr, &p->y_desc, *rows, c->target->data, p->class_weight);
+    if (status == GPP_OK && p->each.data && p->each_rows != *rows)
+        return gpp__fail(err, GPP_ESHAPE, "losses are kept for %lld rows, the mini-batch has %lld",
+                         (long long)p->each_rows, (long long)*rows);
     return status;
+}
+
+gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    p->each = (gpp__rows){0};
+    if (!each)
+        return GPP_OK;
+    if (!p->loss || !p->loss->each)
+        return gpp__fail(err, GPP_ESTATE, "this pipe has no loss, or one without single values");
+    gpp__desc d;
+    p->loss->each(p->loss_attr, &p->y_desc, &d);
+    d.batch = p->y_desc.batch;
+    d.rows = p->y_desc.rows;
+    p->each_rows = -1;
+    return take_rows("each", each, &d, &p->each_rows, false, &p->each, err);
 }
 
 gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch, gpp_error *err)
@@ -143,10 +166,10 @@ gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch,
         return gpp__fail(err, GPP_EINVAL, "x is NULL");
     const kind x = {"x", c->x, n->input, ins, false, false, job->x},
                grad_x = {"grad_x", c->grad_x, n->input,   c->grad_x ? ins : 0,
-                         ins > 1,  false,     job->grad_x},
-               y = {"y", c->y, n->output, c->y ? outs : 0, outs > 1, true, job->y},
+                         true,     false,     job->grad_x},
+               y = {"y", c->y, n->output, c->y ? outs : 0, true, true, job->y},
                grad_y = {"grad_y", c->grad_y, n->output,  c->grad_y ? outs : 0,
-                         outs > 1, true,      job->grad_y};
+                         true,     true,      job->grad_y};
     gpp_status status = take_kind(p, &x, batch, 1, err);
     if (status == GPP_OK)
         pieces = gpp__chunk(batch->rows[0], p->chunks, &size, &last);
@@ -164,6 +187,9 @@ gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch,
         p->y_desc.batch == GPP_ROWS_FIXED ? p->y_desc.rows * pieces : batch->rows[p->y_desc.batch];
     return status;
 }
+
+/* --- gradients of inputs that no output depends on ---------------------------------------------
+ */
 
 /* --- gradients of inputs that are not cut ------------------------------------------------------
  */

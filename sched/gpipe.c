@@ -8,8 +8,9 @@
  * Each partition has an order of its own, which this file never changes. A device with one
  * partition has just that. Where several share a device, their orders are merged by simulating the
  * step on all devices with unit costs: an idle device takes, of its partitions' next tasks that are
- * ready, the one GPipe prefers: forwards before backwards before updates, then in the order of the
- * micro-batches of that phase, then in the direction in which the phase crosses the partitions.
+ * ready, the one GPipe prefers: forwards before backwards before norms before updates, then in the
+ * order of the micro-batches of that phase, then in the direction in which the phase crosses the
+ * partitions.
  */
 #include "sched/table.h"
 
@@ -28,6 +29,7 @@ typedef struct line {
     gpp__entry *entry; /* [count] */
     size_t count, next;
     int forwards, backwards; /* done */
+    bool normed;             /* its N is done */
     bool taken;              /* the next task waits in its device's heap or runs */
 } line;
 
@@ -49,8 +51,8 @@ typedef struct simulation {
 static size_t line_length(const gpp__step_shape *s, int j)
 {
     size_t m = (size_t)s->micro_batches, ends = (size_t)s->outputs + s->loss + s->seeds;
-    size_t length = m * s->forward + (s->backward ? m + (size_t)s->checkpointed : 0) + s->update;
-    return length + (j == s->partitions - 1 ? m * ends : 0);
+    size_t length = m * s->forward + (s->backward ? m + (size_t)s->checkpointed : 0);
+    return length + (j == s->partitions - 1 ? m * ends : 0) + s->norms + s->update;
 }
 
 static void put(line *l, gpp__kind kind, int i, int j)
@@ -101,9 +103,19 @@ static void fill_lines(simulation *sim)
             fill_forward(s, l, j);
         if (s->backward)
             fill_backward(s, l, j);
+        if (s->norms)
+            put(l, GPP__NORM, -1, j);
         if (s->update)
             put(l, GPP__UPDATE, -1, j);
     }
+}
+
+/* The step's backwards are done, where it has any and what follows them waits for all. Those of
+ * partition 0 end last. */
+static bool may_follow(const simulation *sim)
+{
+    const gpp__step_shape *s = sim->shape;
+    return !s->backward || !s->wait_for_all || sim->line[0].backwards == s->micro_batches;
 }
 
 static bool is_ready(const simulation *sim, const gpp__entry *e)
@@ -119,8 +131,10 @@ static bool is_ready(const simulation *sim, const gpp__entry *e)
                l[1].forwards > e->i - s->window;
     case GPP__BACKWARD:
         return last || l[1].backwards > l->backwards;
+    case GPP__NORM:
+        return (last || l[1].normed) && may_follow(sim);
     case GPP__UPDATE:
-        return !s->backward || !s->wait_for_all || sim->line[0].backwards == s->micro_batches;
+        return (!s->norms || sim->line[0].normed) && may_follow(sim);
     default: /* needs only what its own partition has done before */
         return true;
     }
@@ -129,8 +143,8 @@ static bool is_ready(const simulation *sim, const gpp__entry *e)
 static uint64_t preference(const gpp__step_shape *s, const gpp__entry *e)
 {
     uint64_t phase, turn, across = (uint64_t)(s->partitions - 1 - e->j);
-    if (e->kind == GPP__UPDATE) {
-        phase = 2;
+    if (e->kind == GPP__NORM || e->kind == GPP__UPDATE) {
+        phase = e->kind == GPP__NORM ? 2 : 3;
         turn = 0;
     } else if (e->kind == GPP__FORWARD || e->kind == GPP__OUTPUT || !s->backward) {
         phase = 0;
@@ -168,6 +182,14 @@ static void offer(simulation *sim, int j)
     wake(sim, device);
 }
 
+/* Others than the neighbours may wait for what partition 0 has done. */
+static bool opens(const simulation *sim, gpp__kind kind)
+{
+    const gpp__step_shape *s = sim->shape;
+    bool all = kind == GPP__BACKWARD && sim->line[0].backwards == s->micro_batches;
+    return kind == GPP__NORM || (all && s->wait_for_all);
+}
+
 static void finish(simulation *sim, int j)
 {
     line *l = &sim->line[j];
@@ -175,12 +197,13 @@ static void finish(simulation *sim, int j)
     l->taken = false;
     l->forwards += kind == GPP__FORWARD;
     l->backwards += kind == GPP__BACKWARD;
+    l->normed |= kind == GPP__NORM;
     offer(sim, j);
     offer(sim, j + 1);
     offer(sim, j - 1);
-    bool all = kind == GPP__BACKWARD && j == 0 && l->backwards == sim->shape->micro_batches;
-    for (int k = 0; all && sim->shape->wait_for_all && k < sim->shape->partitions; k++)
-        offer(sim, k);
+    if (j == 0 && opens(sim, kind))
+        for (int k = 0; k < sim->shape->partitions; k++)
+            offer(sim, k);
 }
 
 static void begin(simulation *sim, int device)

@@ -63,6 +63,7 @@ gpp_status gpp__shape_check(const gpp__step_shape *s, gpp_error *err)
         {s->seeds && !s->backward, "seeds need a backward"},
         {s->backward && !s->loss && !s->seeds, "a backward needs a loss or seeds"},
         {s->update && s->forward && !s->backward, "an update needs a backward"},
+        {s->norms && !s->update, "norms need an update"},
         {s->keep && (!s->forward || s->backward), "only a forward without backward can be kept"},
     };
     for (size_t k = 0; k < sizeof rule / sizeof *rule; k++)

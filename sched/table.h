@@ -17,6 +17,7 @@
     X(GPP__SEED, 'S', "seed")     /* takes the gradient of the output from the caller */           \
     X(GPP__RECOMPUTE, 'R', "recompute")                                                            \
     X(GPP__BACKWARD, 'B', "backward")                                                              \
+    X(GPP__NORM, 'N', "norm")     /* sums of squares of a partition's gradients; micro-batch -1 */ \
     X(GPP__UPDATE, 'U', "update") /* of a partition: its micro-batch is -1 */
 
 typedef enum gpp__kind {
@@ -41,6 +42,8 @@ typedef struct gpp__step_shape {
     bool loss;              /* an L for each micro-batch: after its F (and O), before its B */
     bool seeds;             /* without loss, with backward: an S for each micro-batch */
     bool update;            /* with backward, or alone: a U for each partition after its last B */
+    bool norms;             /* with update: an N for each partition, from the last to the first,
+                               each after its partition's last B; every U after all of them */
     bool ascending;         /* backwards by ascending micro-batch instead of descending */
     bool keep; /* forward without backward whose boundaries and tapes stay for a later step that is
                   backward only */
@@ -55,7 +58,7 @@ gpp_status gpp__shape_check(const gpp__step_shape *shape, gpp_error *err);
 
 typedef struct gpp__entry {
     uint8_t kind; /* gpp__kind */
-    int32_t i, j; /* micro-batch (-1 for U), partition */
+    int32_t i, j; /* micro-batch (-1 for N and U), partition */
 } gpp__entry;
 
 typedef struct gpp__table {

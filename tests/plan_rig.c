@@ -33,18 +33,19 @@ int plan_rig_route(plan_rig *r, int from, int to, const char *name)
 void plan_rig_init(plan_rig *r, plan_rig_kind kind, int n, int m, int mode)
 {
     memset(r, 0, sizeof *r);
-    r->spec = (gpp__plan_spec){.shape = {.partitions = n,
-                                         .micro_batches = m,
-                                         .devices = n,
-                                         .checkpointed = plan_rig_checkpointed(mode, m),
-                                         .forward = kind != BACK,
-                                         .backward = kind == TRAIN || kind == BACK,
-                                         .outputs = kind != BACK,
-                                         .loss = kind == TRAIN || kind == EVALUATE,
-                                         .seeds = kind == BACK,
-                                         .update = kind == TRAIN,
-                                         .keep = kind == KEEP},
-                               .schedule = &gpp__schedule_gpipe};
+    r->spec =
+        (gpp__plan_spec){.shape = {.partitions = n,
+                                   .micro_batches = m,
+                                   .devices = n,
+                                   .checkpointed = plan_rig_checkpointed(mode, m),
+                                   .forward = kind == TRAIN || kind == EVALUATE || kind == KEEP,
+                                   .backward = kind == TRAIN || kind == BACK,
+                                   .outputs = kind == TRAIN || kind == EVALUATE || kind == KEEP,
+                                   .loss = kind == TRAIN || kind == EVALUATE,
+                                   .seeds = kind == BACK,
+                                   .update = kind == TRAIN || kind == APPLY,
+                                   .keep = kind == KEEP},
+                         .schedule = &gpp__schedule_gpipe};
     for (int j = 0; j < n; j++) {
         r->device_of[j] = r->node_of[j] = j;
         r->stage[j] = (gpp__stage_sizes){.params = 640,
@@ -107,7 +108,9 @@ static void draw_step(plan_rig *r, plan_rig_kind kind, int devices)
     r->spec.shape.devices = devices;
     r->spec.shape.ascending = plan_rig_coin();
     r->spec.shape.outputs = r->spec.shape.forward && plan_rig_coin();
-    r->spec.shape.update = kind == TRAIN && plan_rig_coin();
+    r->spec.shape.update = kind == APPLY || (kind == TRAIN && plan_rig_coin());
+    r->spec.shape.norms = r->spec.shape.update && plan_rig_coin();
+    r->spec.norms = plan_rig_random(100);
     r->spec.wait_for_all = r->spec.shape.update && plan_rig_random(4) == 0;
     r->spec.window = kind == EVALUATE ? (int)plan_rig_random(4) : 0;
     r->spec.node_of = plan_rig_coin() ? r->node_of : NULL;

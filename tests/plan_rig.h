@@ -29,7 +29,8 @@ typedef enum plan_rig_kind {
     TRAIN,    /* forward, loss, backward, update */
     EVALUATE, /* forward, loss */
     KEEP,     /* forward for a later ... */
-    BACK      /* ... backward from the caller's gradients */
+    BACK,     /* ... backward from the caller's gradients */
+    APPLY     /* update alone */
 } plan_rig_kind;
 
 /** n partitions on n devices in a chain, whose backwards read nothing but tapes and gradients. */

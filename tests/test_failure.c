@@ -183,12 +183,13 @@ Test(failure, of_a_target_out_of_range_is_a_failed_step)
 
 /* An optimizer that does what sgd does, until it is told to fail: after so many parameters. */
 static atomic_int updates_left;
-static gpp_status failing_update(const void *attr, int64_t t, int64_t count, float *param,
-                                 const float *grad, float *const state[])
+static const gpp_optimizer *succeeding;
+static gpp_status failing_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                 float *param, const float *grad, float *const state[])
 {
     if (atomic_fetch_sub(&updates_left, 1) <= 0)
         return GPP_EKERNEL;
-    return gpp__optimizers[0]->update(attr, t, count, param, grad, state);
+    return succeeding->update(attr, t, scalar, count, param, grad, state);
 }
 
 Test(failure, of_an_optimizer_puts_back_what_it_has_updated)
@@ -197,7 +198,8 @@ Test(failure, of_an_optimizer_puts_back_what_it_has_updated)
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *hit = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
     gpp_pipe *spared = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
-    gpp_optimizer failing = *hit->optimizer;
+    succeeding = hit->optimizer;
+    gpp_optimizer failing = *succeeding;
     failing.update = failing_update;
     failing.may_fail = true;
     hit->optimizer = &failing;

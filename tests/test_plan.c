@@ -89,11 +89,13 @@ Test(plan, checkpointed_partitions_have_one_tape_wherever_they_are)
 /* --- bytes */
 
 /* n = 2, m = 3. Boundary 1: 100 -> 128 bytes on device 1; outputs: 128 on device 1; parameters,
- * gradients, optimizer 640 + 320 + 128; scratch 64; a tape 1000 -> 1024; losses and gate 64. */
+ * gradients, optimizer 640 + 320 + 128; scratch 64; a tape 1000 -> 1024; losses and gate 64; norms
+ * 100 -> 128 on device 0. */
 static const struct byte_case {
     const char *why;
     int kind, mode;
     bool nodes, gate;
+    size_t norms; /* 0: none */
     size_t bytes[2];
 } byte_cases[] = {
     {"always: m of a boundary, m+1 of the outputs, one tape",
@@ -101,36 +103,64 @@ static const struct byte_case {
      0,
      false,
      false,
+     0,
      {1088 + 64 + 1024, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
     {"except_last: the same",
      TRAIN,
      1,
      false,
      false,
+     0,
      {1088 + 64 + 1024, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
     {"never: m tapes",
      TRAIN,
      2,
      false,
      false,
+     0,
      {1088 + 64 + 3 * 1024, 1088 + 64 + 3 * 1024 + 3 * 128 + 4 * 128 + 64}},
     {"two memory nodes: the boundary counts on both",
      TRAIN,
      0,
      true,
      false,
+     0,
      {1088 + 64 + 1024 + 3 * 128, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
     {"updates that wait for all",
      TRAIN,
      0,
      false,
      true,
+     0,
      {1088 + 64 + 1024 + 64, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
+    {"norms count on the first partition's device, once",
+     TRAIN,
+     0,
+     true,
+     false,
+     100,
+     {1088 + 64 + 1024 + 3 * 128 + 128, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
+    {"norms and updates that wait for all",
+     TRAIN,
+     0,
+     false,
+     true,
+     100,
+     {1088 + 64 + 1024 + 64 + 128, 1088 + 64 + 1024 + 3 * 128 + 4 * 128 + 64}},
+    {"an update alone: parameters, gradients, optimizer and scratch",
+     APPLY,
+     0,
+     false,
+     false,
+     0,
+     {1088 + 64, 1088 + 64}},
+    {"an update alone, by norms", APPLY, 0, false, true, 100, {1088 + 64 + 128, 1088 + 64}},
     {"evaluation: nothing but parameters and scratch is kept",
      EVALUATE,
      0,
      false,
      false,
+     0,
      {640 + 64, 640 + 64 + 3 * 128 + 128 + 64}},
 };
 
@@ -142,6 +172,8 @@ Test(plan, bytes_are_the_sum_of_what_is_there)
         plan_rig_init(&r, c->kind, 2, 3, c->mode);
         r.spec.node_of = c->nodes ? r.node_of : NULL;
         r.spec.wait_for_all = c->gate;
+        r.spec.shape.norms = c->norms > 0;
+        r.spec.norms = c->norms;
         gpp__plan *plan = plan_rig_plan(&r);
         for (int d = 0; d < 2; d++)
             cr_expect_eq(plan->bytes[d], c->bytes[d], "%s: device %d has %zu, expected %zu", c->why,
@@ -162,6 +194,10 @@ Test(plan, bytes_beyond_counting_are_refused)
     r.route[0].bytes = SIZE_MAX;
     cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
     r.route[0].bytes = 1;
+    r.spec.shape.norms = true;
+    r.spec.norms = SIZE_MAX;
+    cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
+    r.spec.norms = 8;
     r.stage[1].stats = SIZE_MAX / 2;
     r.spec.statistics = true;
     cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
@@ -235,14 +271,21 @@ Test(plan, the_clock_is_gpipes_lockstep_picture)
         {GPP__RECOMPUTE, 0, 2, 9}, {GPP__BACKWARD, 0, 0, 11}, {GPP__UPDATE, -1, 1, 12},
     };
     plan_rig r;
-    plan_rig_init(&r, TRAIN, 3, 4, 1);
-    gpp__plan *plan = plan_rig_plan(&r);
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        int task = plan_rig_find(plan, cases[k].kind, cases[k].i, cases[k].j);
-        cr_assert_geq(task, 0);
-        cr_expect_eq(plan->task[task].clock, cases[k].clock, "case %zu", k);
+    for (int norms = 0; norms < 2; norms++) {
+        plan_rig_init(&r, TRAIN, 3, 4, 1);
+        r.spec.shape.norms = norms;
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            int task = plan_rig_find(plan, cases[k].kind, cases[k].i, cases[k].j);
+            cr_assert_geq(task, 0);
+            cr_expect_eq(plan->task[task].clock,
+                         cases[k].clock + (norms && cases[k].kind == GPP__UPDATE), "case %zu", k);
+        }
+        for (int j = 0; j < 3 && norms; j++)
+            cr_expect_eq(plan->task[plan_rig_find(plan, GPP__NORM, -1, j)].clock, 12,
+                         "after every backward, one before updates");
+        gpp__plan_free(plan);
     }
-    gpp__plan_free(plan);
 }
 
 /* --- routes */
@@ -543,6 +586,115 @@ Test(plan, a_backup_has_room_for_what_an_update_changes)
     gpp__plan_free(plan);
 }
 
+/* --- norms */
+
+/* How a task uses a role: the mode, or 0. At most once. */
+static int mode_of(const gpp__plan *plan, const gpp__task *t, int role, int j)
+{
+    int mode = 0;
+    for (int a = 0; a < t->access_count; a++) {
+        if (t->access[a].role != role)
+            continue;
+        cr_expect_eq(mode, 0);
+        cr_expect_eq(plan->buffer[t->access[a].buffer].j, j);
+        mode = t->access[a].mode;
+    }
+    return mode;
+}
+
+/* Partition 0 holds what 2 learns, 1 learns for itself, 3 learns nothing, 4 has no gradients that
+ * take memory: who trains, and how many accesses its N and U have. */
+static const struct norm_case {
+    const char *why;
+    int home, device;
+    bool trains;
+    int norm, update;
+} norm_cases[5] = {
+    {"a home of what another partition trains", 0, 0, false, 3, 5},
+    {"a partition that trains", 1, 1, true, 3, 5},
+    {"its home has its gradients", 0, 0, true, 1, 1},
+    {"it learns nothing", 3, 1, false, 1, 1},
+    {"without gradients", 4, 0, true, 2, 4},
+};
+
+static void five(plan_rig *r, plan_rig_kind kind)
+{
+    plan_rig_init(r, kind, 5, 3, 1);
+    r->spec.shape.devices = 2;
+    r->spec.shape.norms = true;
+    r->spec.norms = 5 * 8;
+    for (int j = 0; j < 5; j++) {
+        r->device_of[j] = norm_cases[j].device;
+        r->stage[j].home = norm_cases[j].home;
+        r->stage[j].trains = norm_cases[j].trains;
+    }
+    r->stage[4].grads = 0;
+}
+
+Test(plan, a_norm_reads_its_homes_gradients_and_every_partition_hands_the_norms_on)
+{
+    for (int kind = TRAIN; kind <= APPLY; kind += APPLY - TRAIN)
+        for (int gate = 0; gate < 2; gate++) {
+            plan_rig r;
+            five(&r, kind);
+            r.spec.wait_for_all = gate;
+            gpp__plan *plan = plan_rig_plan(&r);
+            bool gates = gate && kind == TRAIN;
+            for (int j = 0; j < 5; j++) {
+                const struct norm_case *c = &norm_cases[j];
+                const gpp__task *n = &plan->task[plan_rig_find(plan, GPP__NORM, -1, j)],
+                                *u = &plan->task[plan_rig_find(plan, GPP__UPDATE, -1, j)];
+                bool grads = j < 2;
+                cr_expect_eq(n->device, c->device);
+                cr_expect_eq(n->access_count, c->norm, "%s: %d", c->why, n->access_count);
+                cr_expect_eq(mode_of(plan, n, GPP__ROLE_NORMS, 0),
+                             j == 4 ? GPP__WRITE : GPP__READWRITE, "%s", c->why);
+                cr_expect_eq(mode_of(plan, n, GPP__ROLE_GRADS, j), grads ? GPP__READ : 0, "%s",
+                             c->why);
+                cr_expect_eq(mode_of(plan, n, GPP__ROLE_SCRATCH, c->device),
+                             c->norm > 1 ? GPP__WORKSPACE : 0, "%s", c->why);
+                cr_expect_eq(u->access_count, c->update + gates, "%s: %d", c->why, u->access_count);
+                cr_expect_eq(mode_of(plan, u, GPP__ROLE_NORMS, 0), GPP__READ, "%s", c->why);
+                cr_expect_eq(mode_of(plan, u, GPP__ROLE_GRADS, j), grads ? GPP__READWRITE : 0, "%s",
+                             c->why);
+            }
+            cr_expect_eq(plan_rig_slots(plan, GPP__NORMS, 0), 1);
+            gpp__plan_free(plan);
+        }
+}
+
+Test(plan, norms_are_one_buffer_on_the_first_partitions_device)
+{
+    plan_rig r;
+    plan_rig_init(&r, TRAIN, 3, 2, 1);
+    r.spec.shape.norms = true;
+    r.spec.node_of = r.node_of;
+    r.device_of[0] = 2;
+    r.device_of[2] = 0;
+    for (size_t bytes = 0; bytes <= 65; bytes += 65) {
+        int count = 0;
+        r.spec.norms = bytes;
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t k = 0; k < plan->buffers; k++) {
+            const gpp__buffer *b = &plan->buffer[k];
+            if (b->cls != GPP__NORMS)
+                continue;
+            count++;
+            cr_expect(b->device == 2 && b->other == -1);
+            cr_expect_eq(b->bytes, bytes ? 128 : 64, "%zu: the order needs a buffer", b->bytes);
+        }
+        cr_expect_eq(count, 1);
+        gpp__plan_free(plan);
+    }
+    r.spec.shape.norms = false;
+    gpp__plan *plan = plan_rig_plan(&r);
+    cr_expect_eq(plan_rig_slots(plan, GPP__NORMS, 0), 0);
+    cr_expect_eq(plan_rig_find(plan, GPP__NORM, -1, 0), -1);
+    const gpp__task *u = &plan->task[plan_rig_find(plan, GPP__UPDATE, -1, 0)];
+    cr_expect_eq(mode_of(plan, u, GPP__ROLE_GRADS, 0), GPP__READ);
+    gpp__plan_free(plan);
+}
+
 /* --- gates */
 
 static const struct gate_case {
@@ -830,6 +982,62 @@ Test(plan, an_update_before_a_backward_that_adds_to_its_gradients_is_refused)
     }
 }
 
+#define N(j)                                                                                       \
+    {                                                                                              \
+        GPP__NORM, -1, j                                                                           \
+    }
+#define U(j)                                                                                       \
+    {                                                                                              \
+        GPP__UPDATE, -1, j                                                                         \
+    }
+
+/* n = 2, m = 1 on two devices, nothing recomputed. */
+static const struct bad bad_norms[] = {
+    {"the last partition's norm goes first",
+     {{F(0, 0), B(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     NULL},
+    {"a norm before its backward",
+     {{F(0, 0), N(0), B(0, 0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "device 0 waits for ever at N(0): needs B(0,0), which its own table has later"},
+    {"an update before its own norm",
+     {{F(0, 0), B(0, 0), U(0), N(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "device 0 waits for ever at U(0): needs N(0), which its own table has later"},
+    {"an update before another partition's norm",
+     {{F(0, 0), B(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), U(1), N(1), END}},
+     "device 0 waits for ever at N(0): needs N(1) of device 1, which waits at U(1)"},
+    {"a norm is missing",
+     {{F(0, 0), B(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), U(1), END}},
+     "the table of device 1 lacks N(1)"},
+    {"a norm is there twice",
+     {{F(0, 0), B(0, 0), N(0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "the table of device 0 has N(0) twice"},
+    {"a norm of a micro-batch",
+     {{F(0, 0), B(0, 0), {GPP__NORM, 0, 0}, U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "the table of device 0 has N(0), which is not of this step"},
+};
+
+Test(plan, norms_out_of_order_are_refused)
+{
+    for (size_t k = 0; k < sizeof bad_norms / sizeof *bad_norms; k++) {
+        plan_rig r;
+        gpp__plan *plan;
+        gpp_error err = GPP_ERROR_INIT;
+        bad = &bad_norms[k];
+        plan_rig_init(&r, TRAIN, 2, 1, 2);
+        r.spec.shape.outputs = false;
+        r.spec.shape.norms = true;
+        r.spec.schedule = &bad_schedule;
+        gpp_status status = gpp__plan_new(&plan, plan_rig_spec(&r), &err);
+        cr_expect_eq(status, bad->msg ? GPP_EINVAL : GPP_OK, "%s: %s", bad->why, err.msg);
+        if (bad->msg)
+            cr_expect_str_eq(err.msg, bad->msg, "%s: %s", bad->why, err.msg);
+        gpp__plan_free(plan);
+        r.spec.shape.norms = false;
+        cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), NULL), GPP_EINVAL,
+                     "%s: a step without norms", bad->why);
+    }
+}
+
 /* --- large plans */
 
 static const struct large {
@@ -890,6 +1098,7 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
         r.spec.shape.micro_batches = c->m;
         r.spec.shape.devices = c->devices;
         r.spec.shape.checkpointed = c->checkpointed;
+        r.spec.shape.norms = true;
         clock_t from = clock();
         cr_assert_eq(gpp__plan_new(&plan, &r.spec, &err), GPP_OK, "%s: %s", c->why, err.msg);
         cr_log_info("%s: %zu tasks, %.0f ms\n", c->why, plan->tasks,

@@ -15,9 +15,11 @@ static const gpp__stage_sizes stage_sizes = {
     .params = 100, .grads = 100, .optimizer = 100, .tape = 2000, .scratch = 64, .trains = true};
 static const gpp__route boundary = {.bytes = 1000, .recompute_reads_in = true, .grad = true};
 
-/* A chain, with a skip from partition 0 to 2 and a second boundary behind it if wanted. */
+enum { PLAIN = 0, SKIPS = 1, NORMS = 2 };
+
+/* A chain; with SKIPS, a skip from partition 0 to 2 and a second boundary behind it. */
 static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int device_of[],
-                          bool skips)
+                          int with)
 {
     gpp__stage_sizes *stage = calloc((size_t)n, sizeof *stage);
     gpp__route *route = calloc((size_t)n + 2, sizeof *route);
@@ -30,11 +32,13 @@ static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int
                                      .backward = true,
                                      .outputs = true,
                                      .loss = true,
-                                     .update = true},
+                                     .update = true,
+                                     .norms = with & NORMS},
                            .schedule = &gpp__schedule_gpipe,
                            .stage = stage,
                            .route = route,
-                           .routes = n + (skips ? 2 : 0)};
+                           .routes = n + (with & SKIPS ? 2 : 0),
+                           .norms = 8 * (size_t)n};
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
     for (int j = 0; j < n; j++) {
@@ -89,23 +93,27 @@ static const struct picture {
     char file[40];
     draw_fn *draw;
     int n, m, checkpointed, devices, device_of[4];
-    bool skips;
+    int with;
 } pictures[] = {
-    {"plan_grid_except_last.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, false},
-    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}, false},
-    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}, false},
-    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}, false},
-    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}, false},
-    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, false},
-    {"plan_dot_skips.dot", gpp__plan_dot, 3, 1, 1, 2, {0, 1, 1}, true},
-    {"plan_text_skips.txt", gpp__plan_text, 3, 1, 1, 2, {0, 1, 1}, true},
+    {"plan_grid_except_last.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, PLAIN},
+    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}, PLAIN},
+    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}, PLAIN},
+    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}, PLAIN},
+    {"plan_grid_norms.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, NORMS},
+    {"plan_grid_shared_norms.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 1, 0, 1}, NORMS},
+    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}, PLAIN},
+    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, PLAIN},
+    {"plan_dot_skips.dot", gpp__plan_dot, 3, 1, 1, 2, {0, 1, 1}, SKIPS},
+    {"plan_text_skips.txt", gpp__plan_text, 3, 1, 1, 2, {0, 1, 1}, SKIPS},
+    {"plan_dot_norms.dot", gpp__plan_dot, 2, 1, 1, 2, {0, 1}, NORMS},
+    {"plan_text_norms.txt", gpp__plan_text, 2, 1, 1, 2, {0, 1}, NORMS},
 };
 
 Test(plan_draw, pictures_are_the_golden_ones)
 {
     for (size_t k = 0; k < sizeof pictures / sizeof *pictures; k++) {
         const struct picture *p = &pictures[k];
-        gpp__plan *plan = plan_of(p->n, p->m, p->checkpointed, p->devices, p->device_of, p->skips);
+        gpp__plan *plan = plan_of(p->n, p->m, p->checkpointed, p->devices, p->device_of, p->with);
         char *now = drawn(p->draw, plan), *want = golden(p->file, now);
         cr_expect_str_eq(now, want, "%s:\n%s", p->file, now);
         free(want);
@@ -117,7 +125,7 @@ Test(plan_draw, pictures_are_the_golden_ones)
 Test(plan_draw, no_row_of_a_grid_is_wider_than_its_cap)
 {
     static const int device_of[] = {0, 0, 0, 0};
-    gpp__plan *plan = plan_of(4, 2000, 1999, 1, device_of, false);
+    gpp__plan *plan = plan_of(4, 2000, 1999, 1, device_of, PLAIN);
     char *text = drawn(gpp__plan_grid, plan);
     for (char *row = strtok(text, "\n"); row; row = strtok(NULL, "\n"))
         cr_expect_leq(strlen(row), 160 + strlen("device 0 |  ..."), "%s", row);
@@ -129,7 +137,7 @@ Test(plan_draw, no_row_of_a_grid_is_wider_than_its_cap)
 Test(plan_draw, a_grid_shows_every_cell)
 {
     static const int device_of[] = {0, 1, 2};
-    gpp__plan *plan = plan_of(3, 5, 4, 3, device_of, false);
+    gpp__plan *plan = plan_of(3, 5, 4, 3, device_of, NORMS);
     char *text = drawn(gpp__plan_grid, plan), *row = strchr(text, '\n') + 1;
     for (int j = 0; j < 3; j++) {
         char *end = strchr(row, '\n');
@@ -143,7 +151,8 @@ Test(plan_draw, a_grid_shows_every_cell)
             cr_expect_eq(strstr(row, cell[1]) != NULL, i < 4, "%s in %s", cell[1], row);
             cr_expect(strstr(row, cell[2]), "%s in %s", cell[2], row);
         }
-        cr_expect_eq(strchr(row, 'U') != NULL, true);
+        const char *norm = strstr(row, " N ");
+        cr_expect(norm && strstr(norm, " U"), "%s", row);
         row = end + 1;
     }
     free(text);
@@ -154,7 +163,7 @@ Test(plan_draw, a_grid_shows_every_cell)
 Test(plan_draw, a_dot_picture_declares_what_its_edges_join)
 {
     static const int device_of[] = {0, 1, 1};
-    gpp__plan *plan = plan_of(3, 4, 3, 2, device_of, true);
+    gpp__plan *plan = plan_of(3, 4, 3, 2, device_of, SKIPS);
     char *text = drawn(gpp__plan_dot, plan);
     int depth = 0, edges = 0, dashed = 0, from, to, clusters = 0, skips = 0;
     for (const char *at = text; *at; at++) {
@@ -187,7 +196,7 @@ Test(plan_draw, a_dot_picture_declares_what_its_edges_join)
 Test(plan_draw, a_write_error_is_told)
 {
     static const int device_of[] = {0, 1};
-    gpp__plan *plan = plan_of(2, 2, 1, 2, device_of, false);
+    gpp__plan *plan = plan_of(2, 2, 1, 2, device_of, PLAIN);
     draw_fn *const draw[] = {gpp__plan_grid, gpp__plan_dot, gpp__plan_text};
     for (int k = 0; k < 3; k++) {
         FILE *full = fopen("/dev/full", "w");

@@ -49,9 +49,13 @@ static bool depends(const plan_rig *r, const gpp__task *t, const gpp__task *on)
         if (on->kind == GPP__LOSS || on->kind == GPP__SEED)
             return on->i == t->i && joined(r, t->j, n, true);
         return on->kind == GPP__BACKWARD && on->i == t->i && joined(r, t->j, on->j, true);
+    case GPP__NORM:
+        return (on->kind == GPP__NORM && on->j > t->j) ||
+               (on->kind == GPP__BACKWARD && (on->j == t->j || r->stage[on->j].home == t->j));
     case GPP__UPDATE:
-        return on->kind == GPP__BACKWARD &&
-               (r->spec.wait_for_all || on->j == t->j || r->stage[on->j].home == t->j);
+        return on->kind == GPP__NORM ||
+               (on->kind == GPP__BACKWARD && (r->spec.wait_for_all || r->spec.shape.norms ||
+                                              on->j == t->j || r->stage[on->j].home == t->j));
     default:
         return false;
     }
@@ -294,9 +298,10 @@ static void expect_sound(const gpp__plan *plan)
 Test(plan_run, values_that_share_a_buffer_never_meet)
 {
     for (int round = 0; round < 1500; round++) {
+        static const plan_rig_kind kinds[] = {TRAIN, EVALUATE, TRAIN, EVALUATE, TRAIN, APPLY};
         plan_rig r;
         memory empty = {0}, after;
-        plan_rig_draw(&r, plan_rig_coin() ? TRAIN : EVALUATE);
+        plan_rig_draw(&r, kinds[plan_rig_random(6)]);
         if (round % 2 && !r.spec.window)
             use_any_order(&r);
         random_rig = &r;
@@ -351,7 +356,7 @@ Test(plan_run, sharing_buffers_makes_no_task_wait)
 {
     for (int round = 0; round < 500; round++) {
         plan_rig r;
-        plan_rig_draw(&r, plan_rig_coin() ? TRAIN : EVALUATE);
+        plan_rig_draw(&r, plan_rig_random(8) == 0 ? APPLY : plan_rig_coin() ? TRAIN : EVALUATE);
         if (round % 2 && !r.spec.window)
             use_any_order(&r);
         random_rig = &r;
@@ -406,13 +411,14 @@ static void find_enforced(const gpp__plan *plan, task_set before[])
 }
 
 /* Whatever gradients are missing, and however partitions share parameters. */
-Test(plan_run, updates_come_after_the_backwards_they_wait_for_in_any_execution)
+Test(plan_run, norms_and_updates_come_after_what_they_wait_for_in_any_execution)
 {
     for (int round = 0; round < 1000; round++) {
         plan_rig r;
         task_set before[MOST_TASKS];
-        plan_rig_draw(&r, TRAIN);
+        plan_rig_draw(&r, plan_rig_random(4) ? TRAIN : APPLY);
         r.spec.shape.update = true;
+        r.spec.shape.norms = plan_rig_coin();
         r.spec.wait_for_all = plan_rig_coin();
         for (int k = 0; k < r.spec.routes && round % 2; k++)
             r.route[k].grad = plan_rig_coin();
@@ -420,10 +426,12 @@ Test(plan_run, updates_come_after_the_backwards_they_wait_for_in_any_execution)
         cr_assert_leq(plan->tasks, MOST_TASKS);
         find_enforced(plan, before);
         for (size_t k = 0; k < plan->tasks; k++)
-            for (size_t q = 0; q < plan->tasks && plan->task[k].kind == GPP__UPDATE; q++)
+            for (size_t q = 0; q < plan->tasks && plan->task[k].i < 0; q++)
                 if (depends(&r, &plan->task[k], &plan->task[q]))
                     cr_assert(before[k].word[q / 64] >> (q % 64) & 1,
-                              "U(%d) may begin before B(%d,%d)", plan->task[k].j, plan->task[q].i,
+                              "%c(%d) may begin before %c(%d,%d)",
+                              gpp__kind_letter((gpp__kind)plan->task[k].kind), plan->task[k].j,
+                              gpp__kind_letter((gpp__kind)plan->task[q].kind), plan->task[q].i,
                               plan->task[q].j);
         gpp__plan_free(plan);
     }
@@ -448,6 +456,31 @@ Test(plan_run, updates_wait_for_a_slow_partition_behind_a_broken_chain)
     for (int j = 0; j < 3; j++)
         cr_expect_geq(start[plan_rig_find(plan, GPP__UPDATE, -1, j)], start[slow] + 100);
     gpp__plan_free(plan);
+}
+
+/* Nothing but norms ties partitions together here: every update waits for the slowest one. */
+Test(plan_run, updates_by_norms_wait_for_the_slowest_partition_and_backwards_do_not)
+{
+    for (int slow = 0; slow < 3; slow++) {
+        plan_rig r;
+        double ms[MOST_TASKS], start[MOST_TASKS], end;
+        plan_rig_init(&r, TRAIN, 3, 2, 2);
+        r.spec.shape.norms = true;
+        r.route[0].grad = r.route[1].grad = false;
+        gpp__plan *plan = plan_rig_plan(&r);
+        for (size_t k = 0; k < plan->tasks; k++)
+            ms[k] = plan->task[k].kind == GPP__BACKWARD && plan->task[k].j == slow ? 100 : 1;
+        cr_assert_eq(gpp__plan_makespan(plan, ms, start, &end, NULL), GPP_OK);
+        double done = start[plan_rig_find(plan, GPP__BACKWARD, 0, slow)] + 100;
+        for (int j = 0; j < 3; j++) {
+            int norm = plan_rig_find(plan, GPP__NORM, -1, j),
+                update = plan_rig_find(plan, GPP__UPDATE, -1, j);
+            cr_expect_eq(start[norm] >= done, j <= slow, "N(%d), slow %d", j, slow);
+            cr_expect_eq(start[update], done + slow + 1, "U(%d), slow %d", j, slow);
+            cr_expect(j == slow || start[plan_rig_find(plan, GPP__BACKWARD, 0, j)] < done);
+        }
+        gpp__plan_free(plan);
+    }
 }
 
 static double path(const gpp__plan *plan, double f, double r, double b)

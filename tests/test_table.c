@@ -75,7 +75,7 @@ static int count_kind(const gpp__table *table, int kind)
 
 Test(table, a_kind_has_a_letter_and_a_name)
 {
-    static const char letters[] = "FOLSRBU";
+    static const char letters[] = "FOLSRBNU";
     for (int k = 0; k < GPP__KINDS; k++)
         cr_expect_eq(gpp__kind_letter((gpp__kind)k), letters[k]);
     cr_expect_str_eq(gpp__kind_name(GPP__RECOMPUTE), "recompute");
@@ -100,6 +100,8 @@ static void write_order(char *at, const gpp__step_shape *s, int j)
             at += sprintf(at, "R%d.%d ", i, j);
         at += sprintf(at, "B%d.%d ", i, j);
     }
+    if (s->norms)
+        at += sprintf(at, "N-1.%d ", j);
     sprintf(at, "U-1.%d ", j);
 }
 
@@ -107,12 +109,13 @@ Test(table, a_device_with_one_partition_has_gpipes_order)
 {
     for (int n = 1; n <= 4; n++)
         for (int m = 1; m <= 9; m++)
-            for (int mode = 0; mode < 6; mode++) {
+            for (int mode = 0; mode < 12; mode++) {
                 gpp__step_shape shape = training(n, m, checkpointed(mode % 3, m));
-                shape.ascending = mode >= 3;
+                shape.ascending = mode / 3 % 2;
+                shape.norms = mode >= 6;
                 gpp__table table = generate(&shape);
                 for (int j = 0; j < n; j++) {
-                    char want[1024], *got = text_of(&table, j, "FOLSRBU");
+                    char want[1024], *got = text_of(&table, j, "FOLSRBNU");
                     write_order(want, &shape, j);
                     cr_expect_str_eq(got, want, "n=%d m=%d mode=%d: %s", n, m, mode, got);
                     free(got);
@@ -176,6 +179,7 @@ static const struct steps {
      {.forward = true, .backward = true, .seeds = true},
      "F0.1 F1.1 S1.1 B1.1 S0.1 B0.1 "},
     {"an update alone", {.update = true}, "U-1.1 "},
+    {"an update alone, by norms", {.update = true, .norms = true}, "N-1.1 U-1.1 "},
 };
 
 Test(table, flags_add_tasks_and_leave_the_order)
@@ -185,7 +189,7 @@ Test(table, flags_add_tasks_and_leave_the_order)
         shape.partitions = shape.devices = shape.micro_batches = 2;
         shape.device_of = alone;
         gpp__table table = generate(&shape);
-        char *got = text_of(&table, 1, "FOLSRBU");
+        char *got = text_of(&table, 1, "FOLSRBNU");
         cr_expect_str_eq(got, steps[k].order, "%s: %s", steps[k].why, got);
         free(got);
         gpp__table_release(&table);
@@ -218,12 +222,14 @@ Test(table, every_task_is_there_once_and_on_its_device)
             for (int mode = 0; mode < 3; mode++) {
                 const struct placement *c = &placements[k];
                 gpp__step_shape shape = placed(c, m, mode);
+                shape.norms = mode < 2;
                 gpp__table table = generate(&shape);
                 cr_expect_eq(count_kind(&table, GPP__FORWARD), m * c->n, "%s", c->why);
                 cr_expect_eq(count_kind(&table, GPP__RECOMPUTE), c->n * shape.checkpointed);
                 cr_expect_eq(count_kind(&table, GPP__BACKWARD), m * c->n);
                 cr_expect_eq(count_kind(&table, GPP__LOSS), m);
                 cr_expect_eq(count_kind(&table, GPP__OUTPUT), m);
+                cr_expect_eq(count_kind(&table, GPP__NORM), mode < 2 ? c->n : 0);
                 cr_expect_eq(count_kind(&table, GPP__UPDATE), c->n);
                 for (int d = 0; d < table.devices; d++)
                     for (size_t e = 0; e < table.count[d]; e++)
@@ -244,6 +250,8 @@ static void expect_partition_order(const gpp__table *table, const gpp__step_shap
         cr_expect_lt(f, b, "%s", why);
         cr_expect(r < 0 || (f < r && r < b), "%s", why);
         cr_expect_gt(find(table, GPP__UPDATE, -1, j), b, "%s", why);
+        if (s->norms)
+            cr_expect_gt(find(table, GPP__NORM, -1, j), b, "%s", why);
         if (i + 1 == s->micro_batches)
             continue;
         int later = find(table, GPP__BACKWARD, i + 1, j);
@@ -259,6 +267,7 @@ Test(table, partitions_that_share_a_device_keep_their_own_orders)
         for (int m = 1; m <= 9; m++)
             for (int mode = 0; mode < 3; mode++) {
                 gpp__step_shape shape = placed(&placements[k], m, mode);
+                shape.norms = m % 2;
                 gpp__table table = generate(&shape);
                 for (int j = 0; j < shape.partitions; j++)
                     expect_partition_order(&table, &shape, j, placements[k].why);
@@ -293,6 +302,57 @@ Test(table, updates_that_wait_for_all_come_after_every_backward_of_their_device)
     for (int d = 0; d < 2; d++)
         for (size_t k = 0; k < table.count[d]; k++)
             cr_expect_eq(table.entry[d][k].kind == GPP__UPDATE, k >= table.count[d] - 2);
+    gpp__table_release(&table);
+}
+
+/* What cannot be seen here, the order between devices, is in test_plan_run.c. */
+static void expect_norms_in_order(const gpp__table *table, const gpp__step_shape *s,
+                                  const char *why)
+{
+    for (int d = 0; d < table->devices; d++) {
+        int last_norm = s->partitions, updates = 0, norms = 0;
+        for (size_t k = 0; k < table->count[d]; k++) {
+            const gpp__entry *e = &table->entry[d][k];
+            if (e->kind == GPP__NORM) {
+                cr_expect_lt(e->j, last_norm, "%s: N(%d) after N(%d)", why, e->j, last_norm);
+                cr_expect_eq(updates, 0, "%s: N(%d) after an update", why, e->j);
+                last_norm = e->j;
+                norms++;
+            }
+            updates += e->kind == GPP__UPDATE;
+            cr_expect(e->kind != GPP__BACKWARD || !s->wait_for_all || norms == 0, "%s", why);
+        }
+        cr_expect_eq(norms, updates, "%s", why);
+    }
+}
+
+Test(table, norms_go_from_the_last_partition_to_the_first_and_updates_after_all_of_them)
+{
+    for (size_t k = 0; k < sizeof placements / sizeof *placements; k++)
+        for (int m = 1; m <= 9; m++)
+            for (int mode = 0; mode < 9; mode++) {
+                gpp__step_shape shape = placed(&placements[k], m, mode % 3);
+                shape.norms = true;
+                shape.wait_for_all = mode / 3 == 1;
+                if (mode / 3 == 2)
+                    shape.forward = shape.backward = shape.outputs = shape.loss = false;
+                gpp__table table = generate(&shape);
+                expect_norms_in_order(&table, &shape, placements[k].why);
+                gpp__table_release(&table);
+            }
+}
+
+Test(table, on_one_device_norms_delay_no_backward)
+{
+    static const int one[] = {0, 0};
+    gpp__step_shape shape = training(2, 2, 1);
+    shape.devices = 1;
+    shape.device_of = one;
+    shape.norms = true;
+    gpp__table table = generate(&shape);
+    char *got = text_of(&table, 0, "RBNU");
+    cr_expect_str_eq(got, "B1.1 B1.0 R0.1 B0.1 R0.0 B0.0 N-1.1 N-1.0 U-1.1 U-1.0 ", "%s", got);
+    free(got);
     gpp__table_release(&table);
 }
 
@@ -351,6 +411,15 @@ static const struct refusal {
       .loss = true,
       .keep = true},
      "only a forward without backward can be kept"},
+    {"norms for nothing",
+     {.partitions = 1,
+      .micro_batches = 1,
+      .devices = 1,
+      .forward = true,
+      .backward = true,
+      .loss = true,
+      .norms = true},
+     "norms need an update"},
     {"no such device",
      {.partitions = 2, .micro_batches = 1, .devices = 1, .forward = true},
      "partition 1 is on device 1 of 1"},

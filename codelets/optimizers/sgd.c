@@ -6,13 +6,10 @@
  *     p -= lr·(g + momentum·b with nesterov, b with momentum, else g)
  *
  * Nesterov as in Sutskever et al., "On the importance of initialization and momentum in deep
- * learning", ICML 2013. Elements are independent and the arithmetic is float32 without contraction:
- * results do not depend on how parameters are spread over arrays. One pass over memory.
+ * learning", ICML 2013.
  */
-#include <math.h>
-
 #include "codelets/cpu/vectorised.h"
-#include "codelets/optimizer.h"
+#include "codelets/optimizers/internal.h"
 
 typedef struct sgd_attr {
     double lr, momentum, dampening, weight_decay;
@@ -53,9 +50,10 @@ VECTORISED static void descend_further(factors f, int64_t count, float *restrict
     }
 }
 
-static gpp_status sgd_update(const void *attr, int64_t t, int64_t count, float *param,
-                             const float *grad, float *const state[])
+static gpp_status sgd_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                             float *param, const float *grad, float *const state[])
 {
+    (void)scalar;
     const sgd_attr *a = attr;
     factors f = {
         .lr = (float)a->lr,
@@ -91,25 +89,21 @@ static gpp_status sgd_check(const void *attr, gpp_error *err)
     return GPP_OK;
 }
 
-#define REAL(key, lowest, needed)                                                                  \
-    {                                                                                              \
-        .name = #key, .type = GPP__KEY_REAL, .offset = offsetof(sgd_attr, key), .count = 1,        \
-        .min = (lowest), .max = INFINITY, .required = (needed)                                     \
-    }
-#define SWITCH(key)                                                                                \
-    {                                                                                              \
-        .name = #key, .type = GPP__KEY_BOOL, .offset = offsetof(sgd_attr, key), .count = 1,        \
-        .max = 1                                                                                   \
-    }
 static const gpp__key sgd_keys[] = {
-    REAL(lr, 0, true),
-    REAL(momentum, 0, false),
-    REAL(dampening, -INFINITY, false),
-    REAL(weight_decay, 0, false),
-    SWITCH(nesterov),
-    SWITCH(maximize),
+    {.name = "lr",
+     .type = GPP__KEY_REAL,
+     .offset = offsetof(sgd_attr, lr),
+     .count = 1,
+     .max = INFINITY,
+     .required = true},
+    GPP__REAL_KEY(sgd_attr, momentum, 0, 0),
+    GPP__REAL_KEY(sgd_attr, dampening, -INFINITY, 0),
+    GPP__REAL_KEY(sgd_attr, weight_decay, 0, 0),
+    GPP__SWITCH_KEY(sgd_attr, nesterov),
+    GPP__SWITCH_KEY(sgd_attr, maximize),
     {.name = NULL},
 };
+static const char *const sgd_state_names[] = {"momentum_buffer"};
 
 const gpp_optimizer gpp_optimizer_sgd = {
     .name = "sgd",
@@ -117,6 +111,8 @@ const gpp_optimizer gpp_optimizer_sgd = {
     .attr_size = sizeof(sgd_attr),
     .check = sgd_check,
     .states = sgd_states,
+    .state_names = sgd_state_names,
     .lr_offset = offsetof(sgd_attr, lr),
+    .weight_decay_offset = offsetof(sgd_attr, weight_decay),
     .update = sgd_update,
 };

@@ -146,9 +146,10 @@ GPP_API gpp_status gpp_call_fail(gpp_call *call, gpp_status status, const char *
     ;
 
 /**
- * In a forward: will it be repeated before its backward? Is it the repetition? Side effects belong
- * into forwards that are not a repetition: those happen once for each micro-batch. Both are false
- * for forwards without checkpointing, in evaluation, and for NULL.
+ * In a forward: may it be repeated before its backward? Is it the repetition? Side effects belong
+ * into forwards that are not a repetition: those happen once for each micro-batch. A repetition
+ * leaves out operators whose results no backward reads. Both are false for forwards without
+ * checkpointing, in evaluation, and for NULL.
  */
 GPP_API bool gpp_is_checkpointing(const gpp_call *call);
 GPP_API bool gpp_is_recomputing(const gpp_call *call);

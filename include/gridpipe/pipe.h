@@ -17,6 +17,7 @@
 #define GRIDPIPE_PIPE_H
 
 #include <gridpipe/error.h>
+#include <gridpipe/loss.h>
 #include <gridpipe/model.h>
 
 GPP_BEGIN_DECLS
@@ -80,12 +81,23 @@ typedef struct gpp_pipe_options {
                                 bit */
     bool deferred_batch_norm; /* batch normalisations that track statistics take those of the whole
                                  mini-batch, once, and not of every micro-batch: see README */
+
+    const float *class_weights; /* [class_weight_count] of cross_entropy and nll; copied */
+    int class_weight_count;
+    const gpp_loss_function *loss_function; /* a loss of the caller's, instead of `loss`; copied */
+    const char
+        *schedule;    /* of the learning rate (gridpipe/schedule.h), by updates; NULL: constant */
+    double clip_norm; /* > 0: gradients are scaled so that their norm, over all parameters that
+                         learn, is at most this. It costs one reading of the gradients, and no
+                         partition's update starts before every backward is done */
+    bool skip_nonfinite; /* an update whose gradients are not all finite does not take place (same
+                            cost); gpp_step_stats.skipped says so */
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
-            false, 0, 0, false, false                                                              \
+            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false                               \
     }
 
 /**
@@ -124,8 +136,8 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
  * over no rows; may be NULL
  * @return GPP_OK, GPP_ESHAPE, GPP_ESTATE (no loss or no optimizer was chosen), GPP_ENUMERIC,
  * GPP_EKERNEL, ... After a failure inside the step, parameters, optimizer state and buffers are as
- * before it, its gradients are discarded and the pipe is usable. With B = 0 the gradients are zero
- * and the update takes place, as in an unpipelined model.
+ * before it, its gradients are discarded and the pipe is usable. With B = 0, of all batches then,
+ * no layer runs: outputs with fixed rows and gradients are zero, and the update takes place.
  */
 GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                  const gpp_tensor *y, double *loss, gpp_error *err);
@@ -135,8 +147,8 @@ GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_
  * gpp_pipe_gradient and gpp_pipe_update. Gradients of an earlier call are replaced, unless they
  * accumulate (gpp_pipe_accumulate).
  *
- * @param grad_x  [inputs] out: gradient of the loss, shapes of x; NULL: none is wanted; data NULL
- * for one that is not, and for integers
+ * @param grad_x  [inputs] out: gradient of the loss, shapes of x, zero where it depends on nothing;
+ * NULL: none is wanted; data NULL for one that is not, and for integers
  */
 GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                       const gpp_tensor *y, const gpp_tensor *grad_x, double *loss,
@@ -145,7 +157,7 @@ GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const
 /**
  * Whether gradients add up over calls of gpp_pipe_gradients and gpp_pipe_backward until the next
  * gpp_pipe_update or gpp_pipe_discard_gradients (the update of gpp_pipe_step counts as well). A
- * failed call discards what had added up. Initially they do not.
+ * failure inside a step discards what had added up. Initially they do not.
  */
 GPP_API gpp_status gpp_pipe_accumulate(gpp_pipe *pipe, bool on, gpp_error *err);
 /** There are no gradients any more. */
@@ -191,8 +203,27 @@ GPP_API gpp_status gpp_pipe_update(gpp_pipe *pipe, gpp_error *err);
 GPP_API gpp_status gpp_pipe_evaluate(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                      const gpp_tensor *y, double *loss, gpp_error *err);
 
-/** Change the learning rate from the next step on. @return GPP_OK, GPP_ESTATE (no optimizer) or
- * GPP_EINVAL (not >= 0) */
+/**
+ * Write the unreduced losses of every call with a target to the caller's memory, whatever the
+ * reduction.
+ * @param each  float32: cross_entropy, nll: the target's shape; others: the output's. Its rows must
+ * be those of the calls that follow. It must stay until NULL, which stops it, is given
+ */
+GPP_API gpp_status gpp_pipe_keep_losses(gpp_pipe *pipe, const gpp_tensor *each, gpp_error *err);
+
+/**
+ * Give parameters a learning rate and a weight decay of their own (a parameter group).
+ * @param name          "<label>.<parameter>", or "<label>" of a layer for all of its parameters
+ * @param lr            base rate, to which the schedule applies; NAN: the optimizer's
+ * @param weight_decay  NAN: the optimizer's
+ * @return GPP_OK, GPP_ENOENT, GPP_ESTATE (no optimizer), GPP_EINVAL (negative, or the optimizer
+ * knows no weight decay)
+ */
+GPP_API gpp_status gpp_pipe_set_group(gpp_pipe *pipe, const char *name, double lr,
+                                      double weight_decay, gpp_error *err);
+
+/** Change the (base) learning rate from the next step on. @return GPP_OK, GPP_ESTATE (no optimizer)
+ * or GPP_EINVAL (not >= 0) */
 GPP_API gpp_status gpp_pipe_set_lr(gpp_pipe *pipe, double lr, gpp_error *err);
 
 /** A parameter of the model. Strings live as long as the pipe. */
@@ -286,6 +317,9 @@ typedef struct gpp_step_stats {
                         step: what no runtime could undercut without changing the tasks or their
                         order */
     double efficiency; /* bound_ms / step_ms */
+    double lr;         /* of the update, by schedule; 0 when there was none */
+    double grad_norm;  /* before clipping; NAN unless options.clip_norm or skip_nonfinite */
+    bool skipped;      /* the update did not take place (options.skip_nonfinite) */
 } gpp_step_stats;
 
 /** @return GPP_OK or GPP_ESTATE (nothing has run) */

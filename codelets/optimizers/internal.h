@@ -1,0 +1,52 @@
+/*
+ * codelets/optimizers/internal.h: what optimizers have in common: their keys.
+ *
+ * All follow PyTorch's formulas, with its keys and defaults. Elements are independent and the
+ * arithmetic is float32 without contraction, so results do not depend on how parameters are cut
+ * into arrays; numbers that are the same for all elements are computed in double. One pass over
+ * memory.
+ */
+#ifndef GPP_CODELETS_OPTIMIZERS_INTERNAL_H
+#define GPP_CODELETS_OPTIMIZERS_INTERNAL_H
+
+#include <math.h>
+
+#include "codelets/optimizer.h"
+
+/* No root here sets errno: said so, it is vectorised. */
+extern float sqrtf(float x) __attribute__((const));
+
+/* Keys with the name of their place in the struct `attrs`. */
+#define GPP__REAL_KEY(attrs, key, lowest, value)                                                   \
+    {                                                                                              \
+        .name = #key, .type = GPP__KEY_REAL, .offset = offsetof(attrs, key), .count = 1,           \
+        .min = (lowest), .max = INFINITY, .fallback = (value)                                      \
+    }
+#define GPP__SWITCH_KEY(attrs, key)                                                                \
+    {                                                                                              \
+        .name = #key, .type = GPP__KEY_BOOL, .offset = offsetof(attrs, key), .count = 1, .max = 1  \
+    }
+
+/* Decay rates of the running means of gradients and of their squares: read with gpp__beta, NaN
+ * when they were not given. */
+#define GPP__BETAS_KEY(attrs)                                                                      \
+    {                                                                                              \
+        .name = "betas", .type = GPP__KEY_REAL, .offset = offsetof(attrs, betas), .count = 2,      \
+        .min = 0, .max = INFINITY, .fallback = NAN                                                 \
+    }
+static inline double gpp__beta(const double betas[2], int which)
+{
+    if (isnan(betas[which]))
+        return which ? 0.999 : 0.9;
+    return betas[which];
+}
+static inline gpp_status gpp__check_betas(const char *who, const double betas[2], gpp_error *err)
+{
+    double first = gpp__beta(betas, 0), second = gpp__beta(betas, 1);
+    if (first < 1 && second < 1)
+        return GPP_OK;
+    return gpp__fail(err, GPP_EINVAL, "%s: betas must be below 1, got %.15g,%.15g", who, first,
+                     second);
+}
+
+#endif

@@ -1,0 +1,116 @@
+/*
+ * codelets/optimizers/rmsprop.c: RMSprop, as PyTorch's.
+ *
+ *     g  = ±gradient + weight_decay·p  (- with maximize)
+ *     s  = alpha·s + (1 - alpha) g²
+ *     a  = alpha·a + (1 - alpha) g     with centered; else a = 0
+ *     h  = g / (√(s - a²) + eps)
+ *     b  = momentum·b + h              with momentum; else b = h
+ *     p -= lr·b
+ *
+ * Tieleman and Hinton, "Lecture 6.5", Coursera 2012; centered as in Graves, "Generating sequences
+ * with recurrent neural networks", arXiv 1308.0850. s - a² is a variance: where rounding makes it
+ * negative it is 0.
+ *
+ * The momentum's array is there, unused, when it is centered without momentum: arrays keep their
+ * places.
+ */
+#include "codelets/cpu/vectorised.h"
+#include "codelets/optimizers/internal.h"
+
+typedef struct rmsprop_attr {
+    double lr, momentum, alpha, eps, weight_decay;
+    bool centered, maximize;
+} rmsprop_attr;
+
+typedef struct factors {
+    float lr, sign, decay, keep, fresh, eps, momentum;
+} factors;
+
+VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+                               const float *restrict grad, float *restrict square)
+{
+    for (int64_t k = 0; k < count; k++) {
+        float g = f.sign * grad[k] + f.decay * p[k];
+        square[k] = f.keep * square[k] + f.fresh * (g * g);
+        p[k] -= f.lr * (g / (sqrtf(square[k]) + f.eps));
+    }
+}
+
+VECTORISED static void descend_momentum(factors f, int64_t count, float *restrict p,
+                                        const float *restrict grad, float *restrict square,
+                                        float *restrict buffer)
+{
+    for (int64_t k = 0; k < count; k++) {
+        float g = f.sign * grad[k] + f.decay * p[k];
+        square[k] = f.keep * square[k] + f.fresh * (g * g);
+        buffer[k] = f.momentum * buffer[k] + g / (sqrtf(square[k]) + f.eps);
+        p[k] -= f.lr * buffer[k];
+    }
+}
+
+/* With momentum 0 the buffer is h. */
+VECTORISED static void descend_centered(factors f, int64_t count, float *restrict p,
+                                        const float *restrict grad, float *restrict square,
+                                        float *restrict buffer, float *restrict mean)
+{
+    for (int64_t k = 0; k < count; k++) {
+        float g = f.sign * grad[k] + f.decay * p[k];
+        square[k] = f.keep * square[k] + f.fresh * (g * g);
+        mean[k] = f.keep * mean[k] + f.fresh * g;
+        float variance = square[k] - mean[k] * mean[k];
+        variance = variance < 0 ? 0 : variance;
+        buffer[k] = f.momentum * buffer[k] + g / (sqrtf(variance) + f.eps);
+        p[k] -= f.lr * buffer[k];
+    }
+}
+
+static gpp_status rmsprop_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                 float *param, const float *grad, float *const state[])
+{
+    const rmsprop_attr *a = attr;
+    factors f = {
+        .lr = (float)a->lr,
+        .sign = a->maximize ? -1.0f : 1.0f,
+        .decay = (float)a->weight_decay,
+        .keep = (float)a->alpha,
+        .fresh = (float)(1 - a->alpha),
+        .eps = (float)a->eps,
+        .momentum = (float)a->momentum,
+    };
+    (void)t;
+    (void)scalar;
+    if (a->centered)
+        descend_centered(f, count, param, grad, state[0], state[1], state[2]);
+    else if (a->momentum != 0)
+        descend_momentum(f, count, param, grad, state[0], state[1]);
+    else
+        descend(f, count, param, grad, state[0]);
+    return GPP_OK;
+}
+
+static int rmsprop_states(const void *attr)
+{
+    const rmsprop_attr *a = attr;
+    return a->centered ? 3 : a->momentum != 0 ? 2 : 1;
+}
+
+static const gpp__key rmsprop_keys[] = {
+    GPP__REAL_KEY(rmsprop_attr, lr, 0, 1e-2),    GPP__REAL_KEY(rmsprop_attr, momentum, 0, 0),
+    GPP__REAL_KEY(rmsprop_attr, alpha, 0, 0.99), GPP__REAL_KEY(rmsprop_attr, eps, 0, 1e-8),
+    GPP__SWITCH_KEY(rmsprop_attr, centered),     GPP__REAL_KEY(rmsprop_attr, weight_decay, 0, 0),
+    GPP__SWITCH_KEY(rmsprop_attr, maximize),     {.name = NULL},
+};
+
+static const char *const rmsprop_state_names[] = {"square_avg", "momentum_buffer", "grad_avg"};
+
+const gpp_optimizer gpp_optimizer_rmsprop = {
+    .name = "rmsprop",
+    .keys = rmsprop_keys,
+    .attr_size = sizeof(rmsprop_attr),
+    .states = rmsprop_states,
+    .state_names = rmsprop_state_names,
+    .lr_offset = offsetof(rmsprop_attr, lr),
+    .weight_decay_offset = offsetof(rmsprop_attr, weight_decay),
+    .update = rmsprop_update,
+};
