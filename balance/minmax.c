@@ -13,13 +13,15 @@
 #include <gridpipe/balance.h>
 
 #include <math.h>
-#include <private/status.h>
 #include <stdlib.h>
 
-static gpp_status check(size_t layers, const double cost[], size_t partitions, gpp_error *err)
+#include "balance/internal.h"
+
+gpp_status gpp__balance_check(size_t layers, const double cost[], size_t partitions,
+                              const int balance[], gpp_error *err)
 {
-    if (!cost)
-        return gpp__fail(err, GPP_EINVAL, "cost is NULL");
+    if (!cost || !balance)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", cost ? "balance" : "cost");
     if (partitions < 1)
         return gpp__fail(err, GPP_EINVAL, "there must be at least 1 partition");
     if (layers < partitions)
@@ -74,8 +76,7 @@ static void cut_prefixes(size_t layers, const double cost[], size_t partitions, 
 gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t partitions, int balance[],
                               gpp_error *err)
 {
-    gpp_status status = balance ? check(layers, cost, partitions, err)
-                                : gpp__fail(err, GPP_EINVAL, "balance is NULL");
+    gpp_status status = gpp__balance_check(layers, cost, partitions, balance, err);
     if (status != GPP_OK)
         return status;
     size_t row = layers + 1;

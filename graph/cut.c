@@ -10,7 +10,8 @@
 #include "graph/pipe.h"
 
 #define ADVICE                                                                                     \
-    "; without a balance the library cuts by cost, see gridpipe/balance.h (gpp_balance_minmax)"
+    "; without a balance the library cuts by a guess of costs, gpp_balance_by_time "               \
+    "(gridpipe/balance.h) by measured ones"
 
 /* --- balance ---------------------------------------------------------------------------------- */
 

@@ -1,8 +1,10 @@
 /*
- * tests/test_balance.c: cuts of a chain of layers, against every cut there is.
+ * tests/test_balance.c: cuts of a chain of layers: the best one against every cut there is, block
+ * partition against torchgpipe's answers and its own promise.
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -94,16 +96,22 @@ static const struct refusal {
 Test(balance, wrong_calls_are_refused_and_leave_the_balance_alone)
 {
     for (size_t k = 0; k < sizeof refusals / sizeof *refusals; k++) {
-        int balance[3] = {-7, -7, -7};
-        gpp_error err = GPP_ERROR_INIT;
-        cr_expect_eq(gpp_balance_minmax(refusals[k].layers, refusals[k].cost,
-                                        refusals[k].partitions, balance, &err),
-                     GPP_EINVAL, "%s", refusals[k].why);
-        cr_expect(strstr(err.msg, refusals[k].msg), "%s: %s", refusals[k].why, err.msg);
-        cr_expect_eq(err.layer, refusals[k].layer, "%s", refusals[k].why);
-        for (int j = 0; j < 3; j++)
-            cr_expect_eq(balance[j], -7, "%s", refusals[k].why);
+        static gpp_status (*const solvers[])(size_t, const double[], size_t, int[], gpp_error *) = {
+            gpp_balance_minmax, gpp_balance_blocks};
+        for (int s = 0; s < 2; s++) {
+            int balance[3] = {-7, -7, -7};
+            gpp_error err = GPP_ERROR_INIT;
+            cr_expect_eq(solvers[s](refusals[k].layers, refusals[k].cost, refusals[k].partitions,
+                                    balance, &err),
+                         GPP_EINVAL, "%s", refusals[k].why);
+            cr_expect(strstr(err.msg, refusals[k].msg), "%s: %s", refusals[k].why, err.msg);
+            cr_expect_eq(err.layer, refusals[k].layer, "%s", refusals[k].why);
+            for (int j = 0; j < 3; j++)
+                cr_expect_eq(balance[j], -7, "%s", refusals[k].why);
+        }
     }
+    cr_expect_eq(gpp_balance_blocks(1, NULL, 1, &(int){0}, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_balance_blocks(1, &(double){0}, 1, NULL, NULL), GPP_EINVAL);
 }
 
 Test(balance, a_thousand_layers_on_64_partitions)
@@ -120,4 +128,152 @@ Test(balance, a_thousand_layers_on_64_partitions)
     for (int j = 0; j < 64; j++)
         layers += balance[j];
     cr_expect_eq(layers, 1000);
+}
+
+/* --- block partition -------------------------------------------------------------------------- */
+
+static const struct blocks {
+    const char *why;
+    size_t layers, partitions;
+    double cost[11];
+    int balance[4];
+} known_blocks[] = {
+    {"growing", 6, 2, {1, 2, 3, 4, 5, 6}, {4, 2}},
+    {"shrinking", 6, 2, {6, 5, 4, 3, 2, 1}, {2, 4}},
+    {"nothing costs anything", 2, 2, {0, 0}, {1, 1}},
+    {"what is left over goes last", 7, 3, {1, 1, 1, 1, 1, 1, 1}, {2, 2, 3}},
+    {"and stays there", 10, 4, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 4}},
+    {"whatever the unit", 5, 2, {4, 4, 4, 4, 4}, {2, 3}},
+    {"a heavy one in front", 6, 3, {5, 1, 1, 1, 1, 1}, {2, 2, 2}},
+    {"heavy ends", 10, 4, {10, 1, 1, 1, 1, 1, 1, 1, 1, 10}, {2, 2, 2, 4}},
+    {"digits of pi", 11, 4, {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5}, {3, 3, 2, 3}},
+    {"ten layers", 10, 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {6, 2, 2}},
+    {"a larger unit", 8, 3, {10, 20, 30, 40, 50, 60, 70, 80}, {4, 2, 2}},
+    {"alternating", 8, 3, {2, 8, 2, 8, 2, 8, 2, 8}, {2, 2, 4}},
+    {"of equally large blocks the last gives first", 6, 3, {3, 3, 0, 1, 3, 3}, {2, 3, 1}},
+    {"one heavy layer", 4, 2, {1, 100, 1, 1}, {2, 2}},
+    {"a heavy one alone", 4, 3, {100, 1, 1, 1}, {1, 1, 2}},
+    {"costs that no float32 holds", 3, 2, {0, 1e300, 1e300}, {2, 1}},
+    {"the smallest there are", 3, 2, {0, 5e-324, 5e-324}, {2, 1}},
+};
+
+Test(balance, known_blocks)
+{
+    for (size_t k = 0; k < sizeof known_blocks / sizeof *known_blocks; k++) {
+        const struct blocks *c = &known_blocks[k];
+        int balance[4];
+        cr_assert_eq(gpp_balance_blocks(c->layers, c->cost, c->partitions, balance, NULL), GPP_OK,
+                     "%s", c->why);
+        for (size_t j = 0; j < c->partitions; j++)
+            cr_expect_eq(balance[j], c->balance[j], "%s: partition %zu has %d layers", c->why, j,
+                         balance[j]);
+    }
+}
+
+/* Numbers up to `end`. Returns how many. */
+static size_t read_numbers(char **at, double number[], size_t room)
+{
+    size_t count = 0;
+    for (char *end; count < room; count++, *at = end) {
+        number[count] = strtod(*at, &end);
+        if (end == *at)
+            break;
+    }
+    *at += strspn(*at, " |\n");
+    return count;
+}
+
+Test(balance, blocks_are_torchgpipes_on_every_reference_case)
+{
+    static char line[1 << 16];
+    static double partitions[1], cost[4096], want[256];
+    char path[1024];
+    const char *given = getenv("GRIDPIPE_VECTORS");
+    int cases = 0;
+    if (given && *given)
+        snprintf(path, sizeof path, "%s/blockpartition.txt", given);
+    else
+        snprintf(path, sizeof path, "%s/../shared/vectors/blockpartition.txt", GPP_SOURCE_DIR);
+    FILE *in = fopen(path, "r");
+    if (!in)
+        cr_skip_test("there are no reference vectors");
+    while (fgets(line, sizeof line, in)) {
+        char *at = line;
+        int balance[256];
+        if (*line == '#')
+            continue;
+        cr_assert_eq(read_numbers(&at, partitions, 1), 1, "line \"%.40s\"", line);
+        size_t layers = read_numbers(&at, cost, 4096), count = read_numbers(&at, want, 256);
+        cr_assert(count == (size_t)partitions[0] && layers >= count && !*at, "line \"%.40s\"",
+                  line);
+        cr_assert_eq(gpp_balance_blocks(layers, cost, count, balance, NULL), GPP_OK);
+        for (size_t j = 0; j < count; j++)
+            cr_expect_eq(balance[j], (int)want[j], "case %d: partition %zu has %d layers, not %g",
+                         cases, j, balance[j], want[j]);
+        cases++;
+    }
+    fclose(in);
+    cr_expect_geq(cases, 100);
+}
+
+/* Costs of round `round`: few values, many, all sizes, one that stands out. */
+static double draw(int round)
+{
+    switch (round % 5) {
+    case 0:
+        return rand() % 3;
+    case 1:
+        return rand() % 100;
+    case 2:
+        return exp(rand() % 14);
+    case 3:
+        return rand() % 10 ? 1 : 1000;
+    default:
+        return (double)rand() / RAND_MAX;
+    }
+}
+
+Test(balance, blocks_are_never_empty_and_differ_by_less_than_the_costliest_layer)
+{
+    srand(3);
+    for (int round = 0; round < 20000; round++) {
+        int layers = 1 + rand() % (round % 10 ? 14 : 200), partitions = 1 + rand() % layers;
+        int balance[200], l = 0;
+        double cost[200], low = INFINITY, high = 0, least = INFINITY, most = 0;
+        for (int k = 0; k < layers; k++) {
+            cost[k] = draw(round);
+            low = fmin(low, cost[k]);
+            high = fmax(high, cost[k]);
+        }
+        cr_assert_eq(gpp_balance_blocks((size_t)layers, cost, (size_t)partitions, balance, NULL),
+                     GPP_OK);
+        for (int j = 0; j < partitions; j++) {
+            double sum = 0;
+            cr_assert_geq(balance[j], 1, "round %d: partition %d is empty", round, j);
+            for (int end = l + balance[j]; l < end; l++)
+                sum += cost[l] - low;
+            least = fmin(least, sum);
+            most = fmax(most, sum);
+        }
+        cr_assert_eq(l, layers, "every layer is in a partition");
+        /* The sums here are rounded: 200 times half a unit of the largest, 2e-14 of it. */
+        cr_expect(most - least <= (high - low) * (1 + 1e-12) + 1e-12 * most,
+                  "round %d: blocks differ by %g, layers by %g", round, most - least, high - low);
+    }
+}
+
+Test(balance, blocks_do_not_depend_on_the_unit)
+{
+    srand(4);
+    for (int round = 0; round < 1000; round++) {
+        int layers = 2 + rand() % 40, partitions = 1 + rand() % layers, a[42], b[42];
+        double cost[42], scaled[42];
+        for (int k = 0; k < layers; k++) {
+            cost[k] = rand() % 50;
+            scaled[k] = ldexp(cost[k] + 7, -30); /* exact */
+        }
+        gpp_balance_blocks((size_t)layers, cost, (size_t)partitions, a, NULL);
+        gpp_balance_blocks((size_t)layers, scaled, (size_t)partitions, b, NULL);
+        cr_expect_eq(memcmp(a, b, (size_t)partitions * sizeof *a), 0, "round %d", round);
+    }
 }

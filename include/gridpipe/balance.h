@@ -1,10 +1,23 @@
-/* include/gridpipe/balance.h: where to cut a chain of layers. Pure functions. */
+/*
+ * include/gridpipe/balance.h: where to cut a chain of layers: what layers cost, measured or
+ * counted, and cuts by cost.
+ *
+ * Nothing here needs the task runtime or changes a model. What layers cost is a *profile*: times of
+ * each layer run alone on a device, and bytes. It can be kept in a file and used again.
+ *
+ *     int balance[2];
+ *     gpp_balance_by_time(model, 2, 32, NULL, balance, &err);
+ *     options.partitions = 2, options.balance = balance;      (gpp_pipe_options)
+ */
 #ifndef GRIDPIPE_BALANCE_H
 #define GRIDPIPE_BALANCE_H
 
 #include <gridpipe/error.h>
+#include <gridpipe/model.h>
 
 GPP_BEGIN_DECLS
+
+/* --- cuts by given costs ---------------------------------------------------------------------- */
 
 /**
  * Cut a chain of layers into contiguous partitions so that the slowest one is as fast as possible.
@@ -23,6 +36,163 @@ GPP_BEGIN_DECLS
  */
 GPP_API gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t partitions,
                                       int balance[], gpp_error *err);
+
+/**
+ * The same by block partition (Bárány and Grinberg, arXiv 1308.2452), as torchgpipe cuts: with
+ * c(l) = cost[l] - min, sums of c of any two partitions differ by at most max - min. An even cut,
+ * but not the best one: the slowest partition may be slower than gpp_balance_minmax's.
+ *
+ * Parameters and failures as of gpp_balance_minmax. It always ends and leaves no partition empty,
+ * unlike torchgpipe's; where torchgpipe's never takes a layer from an empty partition, both give
+ * the same answer. The same on every machine, thread-safe.
+ */
+GPP_API gpp_status gpp_balance_blocks(size_t layers, const double cost[], size_t partitions,
+                                      int balance[], gpp_error *err);
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+/**
+ * What one layer costs for one micro-batch. Times are medians over sweeps, in microseconds, kept to
+ * the nanosecond; bytes are counted from how the layer is compiled, not measured.
+ *
+ * Activations of layers inside one partition add up: a partition's tape is the sum of its layers'
+ * activation_bytes, less what its last one leaves in the boundary behind it.
+ */
+typedef struct gpp_layer_profile {
+    char label[64];
+    double forward_us;        /* of a checkpointed micro-batch: nothing is kept */
+    double recompute_us;      /* forward that keeps what the backward needs, in the middle of a
+                                 partition: also the forward of a micro-batch that is not
+                                 checkpointed */
+    double recompute_last_us; /* the same where it is the last of its partition: what its own
+                                 backward does not need is not computed again */
+    double backward_us;
+    double error_us;         /* half the width of the 95 % interval of the median of forward +
+                                recompute + backward */
+    size_t parameter_bytes;  /* that learn; 0 when they are another layer's */
+    size_t activation_bytes; /* kept from forward (or recomputation) to backward */
+    size_t output_bytes;     /* of the tensors from this layer to the next */
+    size_t skip_bytes;       /* of skips that are alive between this layer and the next */
+} gpp_layer_profile;
+
+typedef struct gpp_profile {
+    int layers;
+    gpp_layer_profile *layer;      /* [layers] */
+    int64_t rows[GPP_MAX_BATCHES]; /* of the micro-batch, by mini-batch; 0: there is none */
+    char device[64];               /* "cpu:0-3"; "none": nothing was measured */
+    int threads;                   /* cores it uses; 0: nothing was measured */
+    int sweeps;                    /* that were measured */
+    bool precise; /* every layer is known as precisely as was asked for (gpp_profile_options) */
+} gpp_profile;
+
+/** Start from GPP_PROFILE_OPTIONS_INIT; fields may be added at the end. */
+typedef struct gpp_profile_options {
+    size_t struct_size; /* set by GPP_PROFILE_OPTIONS_INIT */
+    const char *device; /* as in gpp_pipe_options.devices; NULL: every core this process may use */
+    double timeout_ms; /* no sweep begins later than this after the first measured one, which always
+                          takes place */
+    double precision;  /* stop when every layer's error_us is at most this part of the layer's time
+                          or, where that is more, of the mean over layers; 0: not before the
+                          timeout */
+    int warmup;        /* sweeps that are not measured, before, >= 0 */
+    int max_sweeps;    /* >= 1 */
+    uint64_t seed;     /* of initial parameters, dropout, and the sample */
+    const gpp_tensor *sample; /* [inputs] a micro-batch, with `rows` rows; NULL: float32
+                                        uniform in [-1, 1), integers 0 */
+    const int64_t *rows; /* [GPP_MAX_BATCHES] rows of each mini-batch's piece; NULL: all the same */
+    bool sizes_only;     /* nothing runs: no times, and no device */
+} gpp_profile_options;
+
+#define GPP_PROFILE_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(gpp_profile_options), NULL, 1000, 0.02, 1, 1000, 0, NULL, NULL, false               \
+    }
+
+/**
+ * Run every layer of a model alone, forwards and backwards, and note what it takes.
+ *
+ * A sweep is a training step of one micro-batch without loss and update, from the same sample each
+ * time: all layers forwards, all again as in a recomputation, the last of a partition's kind of
+ * recomputation, then all backwards, each from the gradient that the next one gives; the model's
+ * outputs are their own gradients. So every layer finds its tensors as cold or warm as in a step.
+ * Sweeps go on until the medians are known well enough: their intervals are those of order
+ * statistics, which assume nothing about the times' distribution: of n sorted times number r and
+ * number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and Nagaraja,
+ * Order Statistics, 3rd ed., 7.1); six sweeps are the least.
+ *
+ * Parameters are initial ones, in memory of the profile's own. It needs the memory of a pipe of one
+ * partition without checkpointing for one micro-batch. Statistics of batch normalisation are made
+ * and thrown away. Operators of the user's are called as in training, on another thread; a failure
+ * of theirs ends the profile. Nothing else should run on the cores meanwhile.
+ *
+ * @param profile  out; NULL on failure. Release with gpp_profile_free
+ * @param model    its input must be set; it is not changed
+ * @param rows     of the micro-batch, >= 1: a mini-batch divided by chunks
+ * @param options  NULL: all defaults
+ * @return GPP_OK, GPP_EINVAL, GPP_ESTATE (no input set), GPP_ESHAPE (the sample does not fit),
+ * GPP_ENODEV, GPP_ENOMEM, GPP_ERUNTIME (no thread could be started), GPP_EKERNEL, or what a layer
+ * returned; the record names it
+ */
+GPP_API gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model, int64_t rows,
+                                   const gpp_profile_options *options, gpp_error *err);
+/** NULL is fine. */
+GPP_API void gpp_profile_free(gpp_profile *profile);
+
+/**
+ * Write a profile to a text file: "gridpipe-profile 1", then a line for each of its fields and for
+ * each layer; times in nanoseconds. An existing file is replaced.
+ * @return GPP_OK, GPP_EINVAL (the profile has a time or a label that cannot be written), GPP_EIO
+ */
+GPP_API gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err);
+/**
+ * Read one. Nothing is guessed: what is missing, malformed or left over is an error, whose message
+ * names the file and the line.
+ * @return GPP_OK, GPP_EINVAL, GPP_EIO (it cannot be read), GPP_ESYNTAX (it is no profile),
+ * GPP_ENOMEM; *profile is NULL then
+ */
+GPP_API gpp_status gpp_profile_read(gpp_profile **profile, const char *path, gpp_error *err);
+
+/* --- cuts of a model -------------------------------------------------------------------------- */
+
+/**
+ * Cut a model by measured time, as torchgpipe's balance_by_time: gpp_balance_blocks of
+ *
+ *     cost(l) = forward_us(l) + backward_us(l)
+ *
+ * of a profile. (torchgpipe adds up times over sweeps; these are medians, after a warm-up.)
+ *
+ * @param rows     of a micro-batch
+ * @param options  as of gpp_profile_new; without a device it is measured on the first of those that
+ * a pipe of so many partitions would be given
+ * @param balance  [partitions] out: layers of each partition, for gpp_pipe_options.balance;
+ * untouched on failure
+ * @return as gpp_balance_blocks and gpp_profile_new
+ */
+GPP_API gpp_status gpp_balance_by_time(const gpp_model *model, int partitions, int64_t rows,
+                                       const gpp_profile_options *options, int balance[],
+                                       gpp_error *err);
+
+/**
+ * Cut a model by memory, as torchgpipe's balance_by_size: gpp_balance_blocks of
+ *
+ *     cost(l) = activation_bytes(l) of a micro-batch of ceil(rows / chunks) rows
+ *               + param_scale · parameter_bytes(l)
+ *
+ * GPipe holds one micro-batch's activations at a time, and for each parameter its gradient and what
+ * the optimizer keeps: param_scale is 2 for plain SGD, 3 with momentum, 4 for Adam. Bytes are
+ * counted, not measured: nothing runs, and the answer is the same on every machine with the same
+ * kernels.
+ *
+ * @param rows         of a mini-batch, >= 1
+ * @param chunks       >= 1
+ * @param param_scale  >= 0; GPP_PARAM_SCALE when nothing better is known
+ * @param balance      [partitions] out; untouched on failure
+ * @return as gpp_balance_blocks and gpp_profile_new
+ */
+GPP_API gpp_status gpp_balance_by_size(const gpp_model *model, int partitions, int64_t rows,
+                                       int chunks, double param_scale, int balance[],
+                                       gpp_error *err);
+#define GPP_PARAM_SCALE 2.0
 
 GPP_END_DECLS
 #endif

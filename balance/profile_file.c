@@ -1,0 +1,333 @@
+/*
+ * balance/profile_file.c: profiles in text files.
+ *
+ *     gridpipe-profile 1
+ *     device cpu:0
+ *     threads 1
+ *     rows 32 0 0 0
+ *     sweeps 25
+ *     precise 1
+ *     layers 2
+ *     # label forward_ns ... (a line that begins with '#' says nothing)
+ *     layer conv1 12500 12800 0 30100 200 288 0 262144 0
+ *     layer relu1 ...
+ *
+ * Numbers are whole, so a file means the same in every locale, and a profile that is read is the
+ * one that was written. Fields are separated by one space, every line ends; everything has its
+ * place, and what is not as it should be is an error with its line.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "balance/internal.h"
+
+static const char heading[] = "gridpipe-profile 1";
+enum { NUMBERS = 9, MOST_LAYERS = 1 << 20 };
+#define MOST_NS ((uint64_t)1 << 53)
+
+/* A label or a device: one word. */
+static bool is_word(const char *text, size_t size)
+{
+    size_t length = strnlen(text, size);
+    for (size_t k = 0; k < length; k++)
+        if (!isalnum((unsigned char)text[k]) && !strchr("_-.:,", text[k]))
+            return false;
+    return length > 0 && length < size;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static bool is_time(double us)
+{
+    return us >= 0 && us * 1e3 <= (double)MOST_NS;
+}
+
+static gpp_status check(const gpp_profile *p, gpp_error *err)
+{
+    if (p->layers < 0 || p->layers > MOST_LAYERS || !is_word(p->device, sizeof p->device) ||
+        p->threads < 0 || p->sweeps < 0)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a profile of %d layers on \"%.63s\" (%d threads, %d sweeps)", p->layers,
+                         p->device, p->threads, p->sweeps);
+    for (int b = 0; b < GPP_MAX_BATCHES; b++)
+        if (p->rows[b] < 0)
+            return gpp__fail(err, GPP_EINVAL, "rows[%d] is %lld", b, (long long)p->rows[b]);
+    for (int u = 0; u < p->layers; u++) {
+        const gpp_layer_profile *l = &p->layer[u];
+        if (!is_word(l->label, sizeof l->label))
+            return gpp__fail_layer(err, GPP_EINVAL, u, "label \"%.63s\" of layer %d is no word",
+                                   l->label, u);
+        if (!is_time(l->forward_us) || !is_time(l->recompute_us) ||
+            !is_time(l->recompute_last_us) || !is_time(l->backward_us) || !is_time(l->error_us))
+            return gpp__fail_layer(err, GPP_EINVAL, u,
+                                   "layer %d (\"%s\") has a time that is not >= 0 and finite", u,
+                                   l->label);
+    }
+    return GPP_OK;
+}
+
+static void write_profile(FILE *out, const gpp_profile *p)
+{
+    fprintf(out, "%s\ndevice %s\nthreads %d\nrows", heading, p->device, p->threads);
+    for (int b = 0; b < GPP_MAX_BATCHES; b++)
+        fprintf(out, " %lld", (long long)p->rows[b]);
+    fprintf(out, "\nsweeps %d\nprecise %d\nlayers %d\n", p->sweeps, p->precise, p->layers);
+    fprintf(out, "# label forward_ns recompute_ns recompute_last_ns backward_ns error_ns "
+                 "parameter_bytes activation_bytes output_bytes skip_bytes\n");
+    for (int u = 0; u < p->layers; u++) {
+        const gpp_layer_profile *l = &p->layer[u];
+        fprintf(out, "layer %s %lld %lld %lld %lld %lld %zu %zu %zu %zu\n", l->label,
+                llround(l->forward_us * 1e3), llround(l->recompute_us * 1e3),
+                llround(l->recompute_last_us * 1e3), llround(l->backward_us * 1e3),
+                llround(l->error_us * 1e3), l->parameter_bytes, l->activation_bytes,
+                l->output_bytes, l->skip_bytes);
+    }
+}
+
+gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err)
+{
+    if (!profile || !path)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", profile ? "path" : "profile");
+    gpp_status status = check(profile, err);
+    if (status != GPP_OK)
+        return status;
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return gpp__fail(err, GPP_EIO, "%.200s: cannot be written: %s", path, strerror(errno));
+    write_profile(out, profile);
+    bool failed = ferror(out);
+    failed |= fclose(out) != 0;
+    return failed ? gpp__fail(err, GPP_EIO, "%.200s: cannot be written: %s", path, strerror(errno))
+                  : GPP_OK;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const char *path;
+    FILE *in;
+    char *line, *at; /* the present line without its end, and what is left of it */
+    size_t room;
+    int number; /* of it */
+    gpp_error *err;
+} reader;
+
+static gpp_status refuse(const reader *r, const char *expected)
+{
+    return gpp__fail(r->err, GPP_ESYNTAX, "%.200s: line %d: expected %s, found \"%.60s\"", r->path,
+                     r->number, expected, r->at);
+}
+
+/* The next line that is no remark. @param expected  for messages */
+static gpp_status next_line(reader *r, const char *expected)
+{
+    do {
+        errno = 0;
+        ssize_t length = getline(&r->line, &r->room, r->in);
+        r->number++;
+        if (length < 0 && errno)
+            return gpp__fail(r->err, errno == ENOMEM ? GPP_ENOMEM : GPP_EIO,
+                             "%.200s: cannot be read: %s", r->path, strerror(errno));
+        if (length < 0)
+            return gpp__fail(r->err, GPP_ESYNTAX, "%.200s: line %d: expected %s, the file ends",
+                             r->path, r->number, expected);
+        if (r->line[length - 1] != '\n' || strlen(r->line) != (size_t)length)
+            return gpp__fail(r->err, GPP_ESYNTAX, "%.200s: line %d does not end as a line of text",
+                             r->path, r->number);
+        r->line[length - 1] = 0;
+        r->at = r->line;
+    } while (*r->line == '#');
+    return GPP_OK;
+}
+
+static gpp_status take_text(reader *r, const char *text)
+{
+    size_t length = strlen(text);
+    if (strncmp(r->at, text, length) != 0) {
+        char expected[40];
+        snprintf(expected, sizeof expected, "\"%s\"", text);
+        return refuse(r, expected);
+    }
+    r->at += length;
+    return GPP_OK;
+}
+
+static gpp_status take_word(reader *r, char *word, size_t size, const char *expected)
+{
+    size_t length = strcspn(r->at, " ");
+    if (length >= size)
+        return refuse(r, expected);
+    memcpy(word, r->at, length);
+    word[length] = 0;
+    if (!is_word(word, size))
+        return refuse(r, expected);
+    r->at += length;
+    return GPP_OK;
+}
+
+static gpp_status take_number(reader *r, uint64_t most, uint64_t *number)
+{
+    uint64_t value = 0;
+    char *at = r->at;
+    bool fits = true;
+    for (; isdigit((unsigned char)*at); at++)
+        fits = fits && !__builtin_mul_overflow(value, 10, &value) &&
+               !__builtin_add_overflow(value, (uint64_t)(*at - '0'), &value);
+    if (at == r->at || !fits || value > most) {
+        char expected[48];
+        snprintf(expected, sizeof expected, "a whole number up to %llu", (unsigned long long)most);
+        return refuse(r, expected);
+    }
+    r->at = at;
+    *number = value;
+    return GPP_OK;
+}
+
+static gpp_status take_end(reader *r)
+{
+    return *r->at ? refuse(r, "the end of the line") : GPP_OK;
+}
+
+/* A line "key N ... N" with `count` numbers. */
+static gpp_status read_numbers(reader *r, const char *key, int count, uint64_t most,
+                               uint64_t number[])
+{
+    gpp_status status = next_line(r, key);
+    if (status == GPP_OK)
+        status = take_text(r, key);
+    for (int k = 0; status == GPP_OK && k < count; k++) {
+        status = take_text(r, " ");
+        if (status == GPP_OK)
+            status = take_number(r, most, &number[k]);
+    }
+    return status == GPP_OK ? take_end(r) : status;
+}
+
+static gpp_status read_head(reader *r, gpp_profile *p, int *layers)
+{
+    uint64_t threads, rows[GPP_MAX_BATCHES], sweeps, precise, count;
+    gpp_status status = next_line(r, heading);
+    if (status == GPP_OK)
+        status = take_text(r, heading);
+    if (status == GPP_OK)
+        status = take_end(r);
+    if (status == GPP_OK)
+        status = next_line(r, "device");
+    if (status == GPP_OK)
+        status = take_text(r, "device ");
+    if (status == GPP_OK)
+        status = take_word(r, p->device, sizeof p->device, "a device");
+    if (status == GPP_OK)
+        status = take_end(r);
+    if (status == GPP_OK)
+        status = read_numbers(r, "threads", 1, INT32_MAX, &threads);
+    if (status == GPP_OK)
+        status = read_numbers(r, "rows", GPP_MAX_BATCHES, INT64_MAX, rows);
+    if (status == GPP_OK)
+        status = read_numbers(r, "sweeps", 1, INT32_MAX, &sweeps);
+    if (status == GPP_OK)
+        status = read_numbers(r, "precise", 1, 1, &precise);
+    if (status == GPP_OK)
+        status = read_numbers(r, "layers", 1, MOST_LAYERS, &count);
+    if (status != GPP_OK)
+        return status;
+    p->threads = (int)threads;
+    p->sweeps = (int)sweeps;
+    p->precise = precise;
+    for (int b = 0; b < GPP_MAX_BATCHES; b++)
+        p->rows[b] = (int64_t)rows[b];
+    *layers = (int)count;
+    return GPP_OK;
+}
+
+static gpp_status read_layer(reader *r, gpp_layer_profile *l)
+{
+    uint64_t n[NUMBERS];
+    gpp_status status = next_line(r, "layer");
+    if (status == GPP_OK)
+        status = take_text(r, "layer ");
+    if (status == GPP_OK)
+        status = take_word(r, l->label, sizeof l->label, "a label");
+    for (int k = 0; status == GPP_OK && k < NUMBERS; k++) {
+        status = take_text(r, " ");
+        if (status == GPP_OK)
+            status = take_number(r, k < 5 ? MOST_NS : SIZE_MAX, &n[k]);
+    }
+    if (status == GPP_OK)
+        status = take_end(r);
+    if (status != GPP_OK)
+        return status;
+    double *time[] = {&l->forward_us, &l->recompute_us, &l->recompute_last_us, &l->backward_us,
+                      &l->error_us};
+    size_t *bytes[] = {&l->parameter_bytes, &l->activation_bytes, &l->output_bytes, &l->skip_bytes};
+    for (int k = 0; k < NUMBERS; k++)
+        if (k < 5)
+            *time[k] = (double)n[k] / 1e3;
+        else
+            *bytes[k - 5] = (size_t)n[k];
+    return GPP_OK;
+}
+
+/* Memory grows with the lines that are there, whatever their number was said to be. */
+static gpp_status read_layers(reader *r, gpp_profile *p, int layers)
+{
+    gpp_status status = GPP_OK;
+    for (int room = 0; status == GPP_OK && p->layers < layers;) {
+        if (p->layers == room) {
+            room = room ? 2 * room : 16;
+            gpp_layer_profile *more = realloc(p->layer, (size_t)room * sizeof *more);
+            if (!more)
+                return gpp__fail(r->err, GPP_ENOMEM, "a profile of %d layers", layers);
+            p->layer = more;
+        }
+        p->layer[p->layers] = (gpp_layer_profile){.label = ""};
+        status = read_layer(r, &p->layer[p->layers]);
+        p->layers += status == GPP_OK;
+    }
+    return status;
+}
+
+static gpp_status read_end(reader *r)
+{
+    int c = fgetc(r->in);
+    if (c != EOF)
+        return gpp__fail(r->err, GPP_ESYNTAX,
+                         "%.200s: line %d: the file goes on after its last layer", r->path,
+                         r->number + 1);
+    return ferror(r->in) ? gpp__fail(r->err, GPP_EIO, "%.200s: cannot be read", r->path) : GPP_OK;
+}
+
+static gpp_status read_profile(reader *r, gpp_profile *p)
+{
+    int layers;
+    gpp_status status = read_head(r, p, &layers);
+    if (status == GPP_OK)
+        status = read_layers(r, p, layers);
+    return status == GPP_OK ? read_end(r) : status;
+}
+
+gpp_status gpp_profile_read(gpp_profile **profile, const char *path, gpp_error *err)
+{
+    if (!profile)
+        return gpp__fail(err, GPP_EINVAL, "profile is NULL");
+    *profile = NULL;
+    if (!path)
+        return gpp__fail(err, GPP_EINVAL, "path is NULL");
+    reader r = {.path = path, .in = fopen(path, "r"), .err = err};
+    if (!r.in)
+        return gpp__fail(err, GPP_EIO, "%.200s: cannot be read: %s", path, strerror(errno));
+    gpp_profile *p = calloc(1, sizeof *p);
+    gpp_status status =
+        p ? read_profile(&r, p) : gpp__fail(err, GPP_ENOMEM, "a profile from %.200s", path);
+    if (status == GPP_OK)
+        *profile = p;
+    else
+        gpp_profile_free(p);
+    free(r.line);
+    fclose(r.in);
+    return status;
+}
