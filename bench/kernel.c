@@ -20,8 +20,9 @@ typedef struct rig {
     gpp__kernel kernel;
     gpp__run run;
     gpp__io io;
-    char *params, *grads, *saved, *scratch;
-    float *x, *y, *grad_x, *grad_y;
+    char *params, *grads, *saved, *scratch, *stats;
+    void *in[GPP__MAX_TENSORS], *out[GPP__MAX_TENSORS];
+    void *grad_in[GPP__MAX_TENSORS], *grad_out[GPP__MAX_TENSORS];
 } rig;
 
 /* A network of a copy of the operator, between the caller's tensors. */
@@ -55,42 +56,63 @@ static void compile(rig *r, const gpp__layer *layer, int64_t rows)
         bench_check(layer->op->prepare(&r->kernel, &err), &err);
 }
 
-static float *numbers(const gpp__desc *d, int64_t rows)
+/* Numbers in [-1, 1), or indices below `limit`, spread alike. */
+static void *numbers(const rig *r, const gpp__desc *d, int64_t limit)
 {
-    int64_t count = rows * gpp__desc_count(d);
-    float *x = bench_room((size_t)count * sizeof *x);
-    bench_fill(x, count);
-    return x;
+    int64_t count = gpp__desc_rows(d, r->kernel.batch) * gpp__desc_count(d);
+    void *room = bench_room((size_t)count * gpp_dtype_size(d->dtype));
+    if (d->dtype == GPP_F32)
+        bench_fill(room, count);
+    for (int64_t k = 0; d->dtype == GPP_I64 && k < count; k++)
+        ((int64_t *)room)[k] = k * 7919 % limit;
+    return room;
 }
 
-static void furnish(rig *r, const gpp__layer *layer, int64_t rows)
+static void furnish_tensors(rig *r, const gpp__layer *layer)
+{
+    int64_t limit = layer->param_count ? layer->param[0].dim[0] : 1;
+    for (int t = 0; t < layer->in_count; t++) {
+        r->in[t] = numbers(r, &layer->in[t], limit);
+        r->grad_in[t] = numbers(r, &layer->in[t], limit);
+    }
+    for (int t = 0; t < layer->out_count; t++) {
+        r->out[t] = numbers(r, &layer->out[t], limit);
+        r->grad_out[t] = numbers(r, &layer->out[t], limit);
+    }
+}
+
+static void furnish(rig *r, const gpp__layer *layer)
 {
     size_t forward = r->kernel.forward_scratch, backward = r->kernel.backward_scratch;
     r->params = bench_room(r->stage.params_end);
     r->grads = bench_room(r->stage.grads_end);
     r->saved = bench_room(r->kernel.saved_bytes);
     r->scratch = bench_room(forward > backward ? forward : backward);
-    r->x = numbers(&layer->in[0], rows);
-    r->grad_x = numbers(&layer->in[0], rows);
-    r->y = numbers(&layer->out[0], rows);
-    r->grad_y = numbers(&layer->out[0], rows);
+    r->stats = layer->op->stats_bytes ? bench_room(layer->op->stats_bytes(layer)) : NULL;
+    furnish_tensors(r, layer);
     for (int p = 0; p < layer->param_count; p++)
-        layer->op->init(layer, p, 1, (float *)(void *)(r->params + layer->param[p].offset));
+        if (layer->op->init && layer->param[p].dtype == GPP_F32)
+            layer->op->init(layer, p, 1, (float *)(void *)(r->params + layer->param[p].offset));
     bench_check(gpp__stage_pack(&r->stage, &r->run, r->params), r->run.err);
 }
 
-static void connect(rig *r, bool grad_input)
+static void connect(rig *r, const gpp__layer *layer, bool grad_input)
 {
-    r->io = (gpp__io){.in = {r->x},
-                      .out = {r->y},
-                      .saved = r->saved,
+    r->io = (gpp__io){.saved = r->saved,
+                      .stats = r->stats,
                       .params = r->params + r->stage.param_at[0],
                       .packed = r->params + r->stage.packed_at[0],
-                      .grad_out = {r->grad_y},
-                      .grad_in = {grad_input ? r->grad_x : NULL},
                       .grads = r->grads + r->stage.grad_at[0],
                       .accumulate = true,
                       .scratch = r->scratch};
+    for (int t = 0; t < layer->in_count; t++) {
+        r->io.in[t] = r->in[t];
+        r->io.grad_in[t] = grad_input && layer->in[t].dtype == GPP_F32 ? r->grad_in[t] : NULL;
+    }
+    for (int t = 0; t < layer->out_count; t++) {
+        r->io.out[t] = r->out[t];
+        r->io.grad_out[t] = r->grad_out[t];
+    }
 }
 
 static void dismantle(rig *r)
@@ -98,9 +120,15 @@ static void dismantle(rig *r)
     if (r->kernel.layer->op->release)
         r->kernel.layer->op->release(&r->kernel);
     gpp__stage_release(&r->stage);
-    void *all[] = {r->params, r->grads, r->saved, r->scratch, r->x, r->y, r->grad_x, r->grad_y};
+    void *all[] = {r->params, r->grads, r->saved, r->scratch, r->stats};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         free(all[k]);
+    for (int t = 0; t < GPP__MAX_TENSORS; t++) {
+        free(r->in[t]);
+        free(r->out[t]);
+        free(r->grad_in[t]);
+        free(r->grad_out[t]);
+    }
 }
 
 typedef gpp_status (*kernel_fn)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
@@ -126,12 +154,15 @@ bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool
 {
     gpp_error err = GPP_ERROR_INIT;
     rig r = {.run = {.training = true, .seed = 1, .err = &err}};
-    double flops = layer->op->flops ? layer->op->flops(layer) * (double)rows : 0;
+    double flops = (double)rows * (layer->op->flops ? layer->op->flops(layer)
+                                                    : (double)gpp__desc_count(&layer->out[0]));
     omp_set_num_threads(1); /* as a cell does: the library's threads would be cores of others */
     compile(&r, layer, rows);
-    furnish(&r, layer, rows);
-    connect(&r, grad_input);
-    bench_kernel_times t = {.forward_flops = flops, .backward_flops = (1 + grad_input) * flops};
+    furnish(&r, layer);
+    connect(&r, layer, grad_input);
+    bench_kernel_times t = {.forward_flops = flops,
+                            .backward_flops = (grad_input + (layer->param_count > 0)) * flops,
+                            .saved_bytes = (double)r.kernel.saved_bytes};
     t.forward_ms = median_ms(&r, layer->op->forward, budget);
     t.backward_ms = median_ms(&r, layer->op->backward, budget);
     dismantle(&r);

@@ -10,12 +10,15 @@
 typedef struct bench_kernel_times {
     double forward_ms, backward_ms; /* medians */
     double forward_flops, backward_flops;
+    double saved_bytes; /* kept from forward to backward */
 } bench_kernel_times;
 
 /**
- * Time forward and backward of `layer` (of a model whose input is set) with `rows` rows.
+ * Time forward and backward of `layer` (of a model whose input is set) with `rows` rows. Any number
+ * of tensors; integers among them are indices into the first parameter's rows. Not for views, which
+ * have no kernels.
  *
- * @param grad_input  the backward also gives the gradient of the input, as in every layer but a
+ * @param grad_input  the backward also gives the gradients of the inputs, as in every layer but a
  * model's first
  * @param budget      for each of the two
  */

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(overhead efficiency step)
+names=(overhead efficiency step layers)
 
 usage() {
     cat <<END
@@ -14,6 +14,7 @@ usage: bash bench/run.sh NAME [--json] [--quick] [more options]
   efficiency  steps of cells that busy-wait 1 ms, against the schedule's lower bound
   step        training steps of a convolutional network and a multilayer perceptron:
               time, bound, memory, and the rates of their kernels
+  layers      every operator alone on one core: its rate beside what the machine can do
 
   --json      one JSON object a line instead of tables
   --quick     a short run

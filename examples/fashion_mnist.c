@@ -8,11 +8,9 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <gridpipe.h>
 
-#include "idx.h"
 #include "options.h"
 #include "progress.h"
 
@@ -30,9 +28,8 @@ static const char network[] = "conv2d out=32 kernel=3 padding=1\n"
                               "dropout p=0.25\n"
                               "linear out=10\n";
 
-/* Mean and standard deviation of the training images' pixels, which lie in 0 ... 1. */
-#define PIXEL_MEAN 0.2860f
-#define PIXEL_STD  0.3530f
+/* Mean and standard deviation of the training images' pixels, which lie in 0 ... 255. */
+static const float pixel_mean = 0.2860f * 255, pixel_std = 0.3530f * 255;
 
 /* --- failing ---------------------------------------------------------------------------------- */
 
@@ -57,95 +54,89 @@ static void *allocate(size_t count, size_t size)
 
 /* --- data ------------------------------------------------------------------------------------- */
 
+enum { IMAGES, LABELS, TENSORS };
+
 typedef struct dataset {
-    idx images, labels;
-    long count;
+    gpp_array array[TENSORS];
+    gpp_loader *loader;
+    long count; /* images in use */
 } dataset;
+
+static void read_array(gpp_array *array, const char *directory, const char *name)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (!gpp_array_read(path, array, &err))
+        return;
+    fprintf(stderr, "fashion_mnist: %s (Debian's package dataset-fashion-mnist has the data)\n",
+            err.msg);
+    exit(1);
+}
+
+static bool is_fashion_mnist(const gpp_tensor *images, const gpp_tensor *labels)
+{
+    if (images->dtype != GPP_I64 || images->rank != 3 || images->dim[1] != SIDE ||
+        images->dim[2] != SIDE || images->dim[0] < 1)
+        return false;
+    if (labels->dtype != GPP_I64 || labels->rank != 1 || labels->dim[0] != images->dim[0])
+        return false;
+    const int64_t *label = labels->data;
+    for (int64_t k = 0; k < labels->dim[0]; k++)
+        if (label[k] < 0 || label[k] >= CLASSES)
+            return false;
+    return true;
+}
 
 static void load(dataset *d, const char *directory, const char *images, const char *labels)
 {
-    char why[1400];
-    if (!idx_read(directory, images, 3, &d->images, why, sizeof why) ||
-        !idx_read(directory, labels, 1, &d->labels, why, sizeof why)) {
-        fprintf(stderr, "fashion_mnist: %s (Debian's package dataset-fashion-mnist has the data)\n",
-                why);
-        exit(1);
-    }
-    d->count = (long)d->images.dim[0];
-    bool good = d->images.dim[1] == SIDE && d->images.dim[2] == SIDE &&
-                d->labels.dim[0] == d->images.dim[0];
-    for (long k = 0; good && k < d->count; k++)
-        good = d->labels.data[k] < CLASSES;
-    if (!good) {
+    gpp_error err = GPP_ERROR_INIT;
+    read_array(&d->array[IMAGES], directory, images);
+    read_array(&d->array[LABELS], directory, labels);
+    if (!is_fashion_mnist(&d->array[IMAGES].tensor, &d->array[LABELS].tensor)) {
         fprintf(stderr, "fashion_mnist: %s/%s and its labels are not Fashion-MNIST\n", directory,
                 images);
         exit(1);
     }
+    d->count = (long)d->array[LABELS].tensor.dim[0];
+    const int64_t shape[] = {d->count, 1, SIDE, SIDE};
+    check(gpp_array_reshape(&d->array[IMAGES], 4, shape, &err), &err);
+    check(gpp_array_to_floats(&d->array[IMAGES], &pixel_mean, &pixel_std, 1, &err), &err);
+}
+
+/* Mini-batches of the first images, all unless `limit` is lower. */
+static void serve(dataset *d, const options *o, long limit, bool shuffle)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_loader_options how = GPP_LOADER_OPTIONS_INIT;
+    gpp_tensor tensor[TENSORS];
+    if (limit && limit < d->count)
+        d->count = limit;
+    for (int k = 0; k < TENSORS; k++) {
+        tensor[k] = d->array[k].tensor;
+        tensor[k].dim[0] = d->count;
+    }
+    how.batch = o->batch;
+    how.shuffle = shuffle;
+    how.seed = o->seed;
+    check(gpp_loader_new(&d->loader, tensor, TENSORS, &how, &err), &err);
+}
+
+/* False at the end of an epoch. */
+static bool next(dataset *d, gpp_tensor batch[TENSORS])
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_status status = gpp_loader_next(d->loader, batch, &err);
+    if (status != GPP_ENOENT)
+        check(status, &err);
+    return status == GPP_OK;
 }
 
 static void unload(dataset *d)
 {
-    idx_release(&d->images);
-    idx_release(&d->labels);
-}
-
-/* Room for one mini-batch and the tensors that describe it. */
-typedef struct batch {
-    gpp_tensor x, target, y;
-} batch;
-
-static void batch_new(batch *b, long rows)
-{
-    b->x = (gpp_tensor){
-        allocate((size_t)rows * PIXELS, sizeof(float)), GPP_F32, 4, {rows, 1, SIDE, SIDE}};
-    b->target = (gpp_tensor){allocate((size_t)rows, sizeof(int64_t)), GPP_I64, 1, {rows}};
-    b->y =
-        (gpp_tensor){allocate((size_t)rows * CLASSES, sizeof(float)), GPP_F32, 2, {rows, CLASSES}};
-}
-
-static void batch_free(batch *b)
-{
-    free(b->x.data);
-    free(b->target.data);
-    free(b->y.data);
-}
-
-/* Images order[0 ... rows-1] of the data, in any order of which NULL is the data's own from `at`.
- */
-static void batch_fill(batch *b, const dataset *d, const long *order, long at, long rows)
-{
-    float *x = b->x.data;
-    int64_t *target = b->target.data;
-    b->x.dim[0] = b->target.dim[0] = b->y.dim[0] = rows;
-    for (long row = 0; row < rows; row++) {
-        long image = order ? order[at + row] : at + row;
-        const unsigned char *pixel = d->images.data + image * PIXELS;
-        for (int k = 0; k < PIXELS; k++)
-            x[row * PIXELS + k] = ((float)pixel[k] / 255.0f - PIXEL_MEAN) / PIXEL_STD;
-        target[row] = d->labels.data[image];
-    }
-}
-
-/* splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA'14. */
-static uint64_t random64(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* Fisher and Yates: the order of an epoch depends on the seed and the epoch alone. */
-static void shuffle(long *order, long count, uint64_t seed, int epoch)
-{
-    uint64_t state = seed ^ (uint64_t)epoch << 32;
-    for (long k = 0; k < count; k++)
-        order[k] = k;
-    for (long k = count - 1; k > 0; k--) {
-        long other = (long)(random64(&state) % (uint64_t)(k + 1)), keep = order[k];
-        order[k] = order[other];
-        order[other] = keep;
-    }
+    gpp_loader_free(d->loader);
+    for (int k = 0; k < TENSORS; k++)
+        gpp_array_free(&d->array[k]);
 }
 
 /* --- training --------------------------------------------------------------------------------- */
@@ -153,12 +144,14 @@ static void shuffle(long *order, long count, uint64_t seed, int epoch)
 typedef struct training {
     const options *options;
     gpp_pipe *pipe;
-    batch batch;
-    long count, steps; /* images of an epoch; steps of all epochs */
+    float *y;          /* [batch * CLASSES] what the model says in an evaluation */
+    long steps;        /* of all epochs */
     long step;         /* steps done */
     double *step_ms;   /* [steps] */
     double efficiency; /* sum over steps */
     double epoch_s;    /* sum over epochs */
+    int64_t first;     /* waits for data of the first step */
+    double first_ms;
 } training;
 
 /* The learning rate rises during the first tenth of the steps and then falls, straight, to 0. */
@@ -168,59 +161,58 @@ static double rate(const training *t)
     return t->options->lr * (done < rising ? done / rising : (1 - done) / (1 - rising));
 }
 
-static double train_step(training *t)
+static double train_step(training *t, const gpp_tensor batch[TENSORS])
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_step_stats stats;
     double loss;
     check(gpp_pipe_set_lr(t->pipe, rate(t), &err), &err);
-    check(gpp_pipe_step(t->pipe, &t->batch.x, &t->batch.target, NULL, &loss, &err), &err);
+    check(gpp_pipe_step(t->pipe, &batch[IMAGES], &batch[LABELS], NULL, &loss, &err), &err);
     check(gpp_pipe_last_step(t->pipe, &stats, &err), &err);
     t->step_ms[t->step++] = stats.step_ms;
     t->efficiency += stats.efficiency;
     return loss;
 }
 
-static void train_epoch(training *t, const dataset *d, int epoch)
+static void train_epoch(training *t, dataset *d, int epoch)
 {
     progress bar;
-    long *order = allocate((size_t)t->count, sizeof *order);
-    shuffle(order, t->count, t->options->seed, epoch);
-    progress_begin(&bar, epoch, t->options->epochs, t->count);
-    for (long at = 0, rows; at < t->count; at += rows) {
-        rows = t->count - at < t->options->batch ? t->count - at : t->options->batch;
-        batch_fill(&t->batch, d, order, at, rows);
-        double loss = train_step(t);
-        progress_show(&bar, at + rows, loss);
+    gpp_tensor batch[TENSORS];
+    long done = 0;
+    progress_begin(&bar, epoch, t->options->epochs, d->count);
+    while (next(d, batch)) {
+        if (!t->step)
+            gpp_loader_waits(d->loader, &t->first, &t->first_ms);
+        double loss = train_step(t, batch);
+        done += (long)batch[LABELS].dim[0];
+        progress_show(&bar, done, loss);
     }
     t->epoch_s += progress_end(&bar);
-    free(order);
 }
 
-static long count_right(const batch *b)
+static long count_right(const float *y, const gpp_tensor *labels)
 {
-    const float *y = b->y.data;
-    const int64_t *target = b->target.data;
+    const int64_t *label = labels->data;
     long right = 0;
-    for (long row = 0; row < b->y.dim[0]; row++) {
+    for (int64_t row = 0; row < labels->dim[0]; row++) {
         int best = 0;
         for (int k = 1; k < CLASSES; k++)
             if (y[row * CLASSES + k] > y[row * CLASSES + best])
                 best = k;
-        right += best == target[row];
+        right += best == label[row];
     }
     return right;
 }
 
-static double accuracy(training *t, const dataset *d)
+static double accuracy(training *t, dataset *d)
 {
     gpp_error err = GPP_ERROR_INIT;
+    gpp_tensor batch[TENSORS];
     long right = 0;
-    for (long at = 0, rows; at < d->count; at += rows) {
-        rows = d->count - at < t->options->batch ? d->count - at : t->options->batch;
-        batch_fill(&t->batch, d, NULL, at, rows);
-        check(gpp_pipe_evaluate(t->pipe, &t->batch.x, NULL, &t->batch.y, NULL, &err), &err);
-        right += count_right(&t->batch);
+    while (next(d, batch)) {
+        gpp_tensor y = {t->y, GPP_F32, 2, {batch[LABELS].dim[0], CLASSES}};
+        check(gpp_pipe_evaluate(t->pipe, &batch[IMAGES], NULL, &y, NULL, &err), &err);
+        right += count_right(t->y, &batch[LABELS]);
     }
     return (double)right / (double)d->count;
 }
@@ -246,7 +238,16 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void print_summary(training *t, double right)
+static void print_waits(const training *t, const dataset *d)
+{
+    int64_t waits;
+    double ms;
+    gpp_loader_waits(d->loader, &waits, &ms);
+    printf("data           %lld waits in %ld steps, %.1f ms (and %.1f ms before the first step)\n",
+           (long long)(waits - t->first), t->steps, ms - t->first_ms, t->first_ms);
+}
+
+static void print_summary(training *t, const dataset *d, double right)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_info info;
@@ -259,6 +260,7 @@ static void print_summary(training *t, double right)
     printf("epoch          %.1f s (training, mean of %d)\n", epoch_s, t->options->epochs);
     printf("step           %.1f ms (median)\n", step_ms);
     printf("efficiency     %.1f %% of what the schedule allows\n", 100 * efficiency);
+    print_waits(t, d);
     gpp_pipe_get_info(t->pipe, &info);
     for (int device = 0; device < info.devices; device++) {
         size_t planned, peak;
@@ -309,10 +311,9 @@ static gpp_pipe *build(const options *o)
 static void start(training *t, const options *o, long images)
 {
     *t = (training){.options = o, .pipe = build(o)};
-    t->count = o->limit && o->limit < images ? o->limit : images;
-    t->steps = (t->count + o->batch - 1) / o->batch * o->epochs;
+    t->steps = (images + o->batch - 1) / o->batch * o->epochs;
     t->step_ms = allocate((size_t)t->steps, sizeof *t->step_ms);
-    batch_new(&t->batch, o->batch);
+    t->y = allocate((size_t)o->batch * CLASSES, sizeof *t->y);
 }
 
 int main(int argc, char *argv[])
@@ -324,6 +325,8 @@ int main(int argc, char *argv[])
     options_read(&o, argc, argv);
     load(&train, o.data, "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz");
     load(&test, o.data, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz");
+    serve(&train, &o, o.limit, true);
+    serve(&test, &o, 0, false);
     start(&t, &o, train.count);
     print_cut(&o, t.pipe);
     for (int epoch = 1; epoch <= o.epochs; epoch++) {
@@ -332,10 +335,10 @@ int main(int argc, char *argv[])
         printf("epoch %d/%d  test accuracy %.2f %%\n", epoch, o.epochs, 100 * right);
         fflush(stdout);
     }
-    print_summary(&t, right);
+    print_summary(&t, &train, right);
     gpp_pipe_free(t.pipe);
     free(t.step_ms);
-    batch_free(&t.batch);
+    free(t.y);
     unload(&train);
     unload(&test);
     return 0;

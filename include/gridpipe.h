@@ -6,6 +6,11 @@
  *   gridpipe/log.h      where remarks go
  *   gridpipe/model.h    layers and shapes
  *   gridpipe/pipe.h     partitions, steps, parameters, reports
+ *   gridpipe/operator.h layers of your own
+ *   gridpipe/loss.h     losses of your own
+ *   gridpipe/schedule.h learning rates that change
+ *   gridpipe/data.h     data sets, mini-batches prepared ahead
+ *   gridpipe/file.h     parameters and trainings in files
  *   gridpipe/balance.h  where to cut
  */
 #ifndef GRIDPIPE_H
@@ -13,10 +18,14 @@
 
 #include <gridpipe/balance.h>
 #include <gridpipe/base.h>
+#include <gridpipe/data.h>
 #include <gridpipe/error.h>
+#include <gridpipe/file.h>
 #include <gridpipe/log.h>
+#include <gridpipe/loss.h>
 #include <gridpipe/model.h>
 #include <gridpipe/operator.h>
 #include <gridpipe/pipe.h>
+#include <gridpipe/schedule.h>
 
 #endif

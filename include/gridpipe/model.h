@@ -139,12 +139,15 @@ GPP_API gpp_status gpp_verify_skips(const gpp_model *model, char **report, gpp_e
 
 /* --- what layers are given ------------------------------------------------------------------- */
 
-/** Let a layer use the parameters of another, earlier one with the same operator and shapes. Both
- * must come to lie on one device. @return GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ESTATE */
+/** Let a layer use the parameters (and buffers) of another, earlier one with the same operator and
+ * shapes. Both must come to lie on one device. They go by the earlier one's name; its statistics
+ * count all micro-batches of the one layer, then all of the other. @return GPP_OK, GPP_ENOENT,
+ * GPP_EINVAL, GPP_ESTATE */
 GPP_API gpp_status gpp_model_share(gpp_model *model, int layer, int with, gpp_error *err);
 
 /** Put a layer on a device ("cpu:0"; gridpipe/pipe.h), whatever its neighbours are on: see
- * gpp_pipe_options.devices. NULL: anywhere. @return GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ENOMEM */
+ * gpp_pipe_options.devices; names are compared as they are spelt. NULL: anywhere. @return GPP_OK,
+ * GPP_ENOENT, GPP_EINVAL, GPP_ENOMEM */
 GPP_API gpp_status gpp_model_place(gpp_model *model, int layer, const char *device, gpp_error *err);
 
 /** Turn every batch normalisation that tracks statistics into a deferred one (gridpipe/pipe.h,
