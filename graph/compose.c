@@ -370,14 +370,17 @@ gpp_status gpp_model_append(gpp_model *model, const gpp_model *other, const char
     if (status)
         return status;
     int base = model->count, count = other->count;
-    int namespaces = model->namespaces, more = other->namespaces;
+    int namespaces = model->namespaces, more = other->namespaces, users = model->users;
     if (!share_users(model, other))
-        return gpp__fail(err, GPP_ENOMEM, "operators of a model to append");
+        status = gpp__fail(err, GPP_ENOMEM, "operators of a model to append");
     for (int index = 0; !status && index < count; index++)
         status = append_unit(model, other, index, prefix, base, namespaces, err);
-    if (status)
-        gpp__model_truncate(model, base);
-    else
+    if (!status) {
         model->namespaces += more;
+        return GPP_OK;
+    }
+    gpp__model_truncate(model, base);
+    while (model->users > users)
+        gpp__user_op_drop(model->user[--model->users]);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <gridpipe.h>
 
 #include "tests/networks.h"
+#include "tests/pipes.h"
 
 static gpp_model *new_model(void)
 {
@@ -707,4 +708,19 @@ Test(compose, registered_operators_are_found_before_built_in_ones_and_go_along)
     cr_expect_eq(gpp_model_register(copy, &twin, NULL), GPP_ESTATE);
     gpp_model_free(copy);
     gpp_model_free(other);
+}
+
+Test(compose, a_failed_append_registers_nothing)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *a, *b;
+    cr_assert_eq(gpp_model_new(&a, &err), GPP_OK);
+    cr_assert_eq(gpp_model_new(&b, &err), GPP_OK);
+    cr_assert_eq(gpp_model_register(b, &test_op_muladd, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_add_text(a, "relu @same", &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_add_text(b, "relu @same", &err), GPP_OK, "%s", err.msg);
+    cr_expect_neq(gpp_model_append(a, b, NULL, NULL), GPP_OK);
+    cr_expect_eq(gpp_model_register(a, &test_op_muladd, &err), GPP_OK, "%s", err.msg);
+    gpp_model_free(a);
+    gpp_model_free(b);
 }

@@ -461,3 +461,81 @@ Test(modes, a_model_without_layers_gives_its_inputs_back)
     gpp_pipe_free(p);
     gpp_model_free(m);
 }
+
+/* --- gradients of what nobody asks for ---------------------------------------------------------
+ */
+
+/* relu(x) + linear(x) in one layer: the sum works in place, back to the input. */
+static gpp_model *residual(void)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *m;
+    gpp_ref x = {GPP_REF_INPUT, 0}, both[2] = {{0, 0}, {1, 0}};
+    int64_t dim = 4;
+    OK(gpp_model_new(&m, &err));
+    OK(gpp_model_begin(m, "block", &err));
+    OK(gpp_model_from(m, &x, 1, &err));
+    OK(gpp_model_add_text(m, "relu", &err));
+    OK(gpp_model_from(m, &x, 1, &err));
+    OK(gpp_model_add_text(m, "linear out=4 @l", &err));
+    OK(gpp_model_from(m, both, 2, &err));
+    OK(gpp_model_add_text(m, "add", &err));
+    OK(gpp_model_end(m, NULL, 0, &err));
+    OK(gpp_model_add_text(m, "linear out=3 @last", &err));
+    OK(gpp_model_set_input(m, GPP_F32, 1, &dim, &err));
+    return m;
+}
+
+Test(modes, parameter_gradients_are_the_same_whether_the_inputs_is_wanted_or_not)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *m = residual();
+    gpp_pipe *p;
+    OK(gpp_pipe_new(&p, m, NULL, &err));
+    test_batch b = test_batch_new(p, 5, 1);
+    float g[2][16];
+    for (int wanted = 0; wanted < 2; wanted++) {
+        OK(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err));
+        OK(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, wanted ? &b.grad_x : NULL, &err));
+        OK(gpp_pipe_gradient(p, "l.weight", g[wanted], 16, &err));
+    }
+    cr_expect(test_same(g[0], g[1], 16));
+    cr_expect_gt(test_dot(g[0], g[0], 16), 0);
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+    gpp_model_free(m);
+}
+
+Test(modes, a_wrong_forward_leaves_the_kept_one_as_it_is)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *p = pipe_new(2, GPP_CHECKPOINT_EXCEPT_LAST);
+    test_batch b = test_batch_new(p, 6, 1);
+    gpp_tensor wrong = b.x;
+    wrong.dim[1]++;
+    OK(gpp_pipe_forward(p, &b.x, &b.y, NULL, &err));
+    cr_expect_eq(gpp_pipe_forward(p, &wrong, &b.y, NULL, NULL), GPP_ESHAPE);
+    OK(gpp_pipe_backward(p, -1, &b.x, &b.grad_y, NULL, &err));
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+}
+
+Test(modes, an_empty_mini_batch_beside_one_with_rows_is_refused)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *m;
+    gpp_pipe *p;
+    float z[2] = {1, 2}, y[2];
+    gpp_shape in[2] = {{GPP_F32, 0, {0}, 0, 0}, {GPP_F32, 0, {0}, 1, 0}};
+    gpp_tensor x[2] = {{NULL, GPP_F32, 1, {0}}, {z, GPP_F32, 1, {2}}};
+    gpp_tensor out[2] = {{NULL, GPP_F32, 1, {0}}, {y, GPP_F32, 1, {2}}};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    OK(gpp_model_new(&m, &err));
+    OK(gpp_model_add_text(m, "identity", &err));
+    OK(gpp_model_set_inputs(m, in, 2, &err));
+    o.chunks = 2;
+    OK(gpp_pipe_new(&p, m, &o, &err));
+    cr_expect_eq(gpp_pipe_evaluate(p, x, NULL, out, NULL, &err), GPP_ESHAPE);
+    gpp_pipe_free(p);
+    gpp_model_free(m);
+}

@@ -298,6 +298,9 @@ Test(user_defs, keys_read_as_rows_of_numbers)
     for (int k = 0; k < 3; k++)
         for (int n = 0; n < 3; n++)
             cr_expect_eq(attr[k][n], expected[k][n], "key %d number %d: %g", k, n, attr[k][n]);
+    gpp_attr any[] = {{"three", 1, {0}, NULL}, GPP_REAL("one", -1e9)};
+    cr_expect_eq(gpp__attr_set("probe", inside->keys, attr, any, 2, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(attr[0][0], -1e9, "without limits any number is fine");
     given[0].v[1] = -1.5;
     cr_expect_eq(gpp__attr_set("probe", inside->keys, attr, given, 2, &err), GPP_EINVAL);
     cr_expect(strstr(err.msg, "three must be -1 ... 1, got -1.5"), "%s", err.msg);

@@ -21,72 +21,6 @@ static gpp_status backward(user_rig *r)
     return r->layer.op->backward(&r->kernel, &r->run, &r->io);
 }
 
-/* --- gate: y0 = scale·w·a + b, y1 = a·b + p, stash s = 2·a; keeps a and b --- */
-
-static gpp_status gate_infer(gpp_signature *s)
-{
-    s->outputs = 2;
-    s->out[0] = s->out[1] = s->stash[0] = s->saving[0] = s->saving[1] = s->in[0];
-    s->params = 1;
-    s->param[0] = (gpp_param_shape){"weight", 1, {s->in[0].dim[0]}};
-    s->saved = 2;
-    return GPP_OK;
-}
-
-static gpp_status gate_forward(gpp_call *call)
-{
-    const float *a = call->in[0].data, *b = call->in[1].data, *w = call->param[0].data;
-    const float *p = gpp_call_pop(call, "p")->data;
-    float *y0 = call->out[0].data, *y1 = call->out[1].data, *s = gpp_call_stash(call, "s")->data;
-    for (int64_t k = 0; k < call->in[0].dim[0] * F; k++) {
-        y0[k] = (float)call->attr[0][0] * w[k % F] * a[k] + b[k];
-        y1[k] = a[k] * b[k] + (p ? p[k] : 0);
-        s[k] = 2 * a[k];
-    }
-    for (int t = 0; t < 2; t++)
-        if (call->saving[t].data)
-            memcpy(call->saving[t].data, call->in[t].data, ROWS * F * sizeof(float));
-    return GPP_OK;
-}
-
-static float at(const gpp_tensor *t, int64_t k)
-{
-    return t->data ? ((const float *)t->data)[k] : 0;
-}
-
-static void add(const gpp_tensor *t, int64_t k, float v)
-{
-    if (t->data)
-        ((float *)t->data)[k] += v;
-}
-
-static gpp_status gate_backward(gpp_call *call)
-{
-    const float *a = call->saving[0].data, *b = call->saving[1].data, *w = call->param[0].data;
-    const gpp_tensor *gs = gpp_call_grad_stash(call, "s"), *gp = gpp_call_grad_pop(call, "p");
-    float scale = (float)call->attr[0][0];
-    for (int64_t k = 0; k < call->grad_out[0].dim[0] * F; k++) {
-        float g0 = at(&call->grad_out[0], k), g1 = at(&call->grad_out[1], k);
-        add(&call->grad_in[0], k, scale * w[k % F] * g0 + b[k] * g1 + 2 * at(gs, k));
-        add(&call->grad_in[1], k, g0 + a[k] * g1);
-        add(gp, k, g1);
-        add(&call->grad_param[0], k % F, scale * a[k] * g0);
-    }
-    return GPP_OK;
-}
-
-static const char *const name_p[] = {"p", NULL}, *const name_s[] = {"s", NULL};
-static const gpp_operator_key gate_keys[] = {{"scale", 1, false, 1.5, 0, 10}, {0}};
-static const gpp_operator gate = {
-    .name = "gate",
-    .keys = gate_keys,
-    .stash = name_s,
-    .pop = name_p,
-    .infer = gate_infer,
-    .forward = gate_forward,
-    .backward = gate_backward,
-};
-
 /* Values of gate's tensors: a, b, p; y0, y1, s; their gradients. */
 typedef struct gate_data {
     float in[3][ROWS * F], out[3][ROWS * F], grad_out[3][ROWS * F], grad_in[3][ROWS * F];
@@ -95,7 +29,7 @@ typedef struct gate_data {
 
 static void gate_rig(user_rig *r, gate_data *d)
 {
-    cr_assert_eq(user_rig_init(r, &gate, 3,
+    cr_assert_eq(user_rig_init(r, &user_gate, 3,
                                (gpp__desc[]){user_features(0), user_features(0), user_features(0)}),
                  GPP_OK, "%s", r->err.msg);
     memset(d, 0, sizeof *d);

@@ -52,6 +52,76 @@ void user_rig_release(user_rig *r)
     free(r->saved);
 }
 
+/* --- gate --- */
+
+static gpp_status gate_infer(gpp_signature *s)
+{
+    s->outputs = 2;
+    s->out[0] = s->out[1] = s->stash[0] = s->saving[0] = s->saving[1] = s->in[0];
+    s->params = 1;
+    s->param[0] = (gpp_param_shape){"weight", 1, {s->in[0].dim[0]}};
+    s->saved = 2;
+    return GPP_OK;
+}
+
+static gpp_status gate_forward(gpp_call *call)
+{
+    const float *a = call->in[0].data, *b = call->in[1].data, *w = call->param[0].data;
+    const float *p = gpp_call_pop(call, "p")->data;
+    float *y0 = call->out[0].data, *y1 = call->out[1].data, *s = gpp_call_stash(call, "s")->data;
+    int64_t features = call->in[0].dim[1], count = call->in[0].dim[0] * features;
+    for (int64_t k = 0; k < count; k++) {
+        y0[k] = (float)call->attr[0][0] * w[k % features] * a[k] + b[k];
+        y1[k] = a[k] * b[k] + (p ? p[k] : 0);
+        s[k] = 2 * a[k];
+    }
+    for (int t = 0; t < 2; t++)
+        if (call->saving[t].data)
+            memcpy(call->saving[t].data, call->in[t].data, (size_t)count * sizeof(float));
+    return GPP_OK;
+}
+
+static float at(const gpp_tensor *t, int64_t k)
+{
+    return t->data ? ((const float *)t->data)[k] : 0;
+}
+
+static void add(const gpp_tensor *t, int64_t k, float v)
+{
+    if (t->data)
+        ((float *)t->data)[k] += v;
+}
+
+static gpp_status gate_backward(gpp_call *call)
+{
+    const float *a = call->saving[0].data, *b = call->saving[1].data, *w = call->param[0].data;
+    const gpp_tensor *gs = gpp_call_grad_stash(call, "s"), *gp = gpp_call_grad_pop(call, "p");
+    int64_t features = call->grad_out[0].dim[1], count = call->grad_out[0].dim[0] * features;
+    float scale = (float)call->attr[0][0];
+    for (int64_t k = 0; k < count; k++) {
+        float g0 = at(&call->grad_out[0], k), g1 = at(&call->grad_out[1], k);
+        add(&call->grad_in[0], k, scale * w[k % features] * g0 + b[k] * g1 + 2 * at(gs, k));
+        add(&call->grad_in[1], k, g0 + a[k] * g1);
+        add(gp, k, g1);
+        add(&call->grad_param[0], k % features, scale * a[k] * g0);
+    }
+    return GPP_OK;
+}
+
+static const char *const name_p[] = {"p", NULL}, *const name_s[] = {"s", NULL};
+static const gpp_operator_key gate_keys[] = {{"scale", 1, false, 1.5, 0, 10}, {0}};
+const gpp_operator user_gate = {
+    .name = "gate",
+    .keys = gate_keys,
+    .stash = name_s,
+    .pop = name_p,
+    .infer = gate_infer,
+    .forward = gate_forward,
+    .backward = gate_backward,
+};
+
+/* --- probe --- */
+
 static gpp_status probe_infer(gpp_signature *s)
 {
     const user_script *todo = s->user;

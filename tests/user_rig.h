@@ -1,6 +1,6 @@
 /*
  * tests/user_rig.h: what tests of user operators share: a layer and a kernel made by hand around a
- * definition, and an operator that does what its script says.
+ * definition, an operator that has a bit of everything, and one that does what its script says.
  */
 #ifndef GPP_TESTS_USER_RIG_H
 #define GPP_TESTS_USER_RIG_H
@@ -26,6 +26,10 @@ gpp__desc user_features(int batch);
  * fail: @return infer's or prepare's status; to be released in any case. */
 gpp_status user_rig_init(user_rig *r, const gpp_operator *def, int ins, const gpp__desc in[]);
 void user_rig_release(user_rig *r);
+
+/** (a, b) -> (scale·w·a + b, a·b + p), w a parameter, p popped as "p", 2·a stashed as "s"; it saves
+ * a and b. Key: scale (1.5). */
+extern const gpp_operator user_gate;
 
 /** What `probe` does, in a forward and in a backward. */
 typedef struct user_script {

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Fuzz the readers of what comes from elsewhere, one after the other:
+#
+#     bash tests/fuzz/run.sh SECONDS [safetensors | model_text]
+#
+# Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). What it finds stays in the build
+# folder ($BUILD, else build/fuzz): new inputs, and, when it ends with an error, the input that did
+# it. With KEEP=1 the corpus becomes the smallest set of inputs, old and new, that reaches the same
+# code; tests/test_files.c runs all of them.
+set -euo pipefail
+
+usage="usage: run.sh SECONDS [safetensors | model_text]"
+seconds=${1:?$usage}
+shift
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors model_text)
+
+here=$(cd "$(dirname "$0")" && pwd)
+export BUILD=${BUILD:-$(cd "$here/../.." && pwd)/build/fuzz}
+mkdir -p "$BUILD"
+make -s -f "$here/Makefile" -j "$(nproc)" all
+
+# Leaks and undefined behaviour end a run like a crash. 4096 bytes reach every rule of both grammars.
+for target in "${targets[@]}"; do
+  corpus=$here/corpus/$target found=$BUILD/found/$target
+  mkdir -p "$found"
+  nice -n 19 "$BUILD/fuzz_$target" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+    -rss_limit_mb=2048 -dict="$here/$target.dict" -artifact_prefix="$BUILD/$target-" \
+    -print_final_stats=1 -verbosity=1 "$found" "$corpus" 2> "$BUILD/$target.log" ||
+    { tail -n 40 "$BUILD/$target.log"; exit 1; }
+  grep -E "^stat::|DONE|Done" "$BUILD/$target.log"
+  if [ "${KEEP:-0}" = 1 ]; then
+    merged=$BUILD/merged/$target
+    rm -rf "$merged"
+    mkdir -p "$merged"
+    nice -n 19 "$BUILD/fuzz_$target" -set_cover_merge=1 -use_counters=0 -max_len=1024 "$merged" "$corpus" "$found" \
+      2> "$BUILD/$target.merge.log"
+    rm -f "$corpus"/*
+    cp "$merged"/* "$corpus"/
+    echo "$target: $(find "$corpus" -type f | wc -l) inputs in the corpus"
+  fi
+done

@@ -1,0 +1,693 @@
+/*
+ * tests/test_tools.c: the `gridpipe` command, from outside: exit statuses, what it prints and
+ * where, and that what one subcommand writes another one reads.
+ *
+ * The program is $GRIDPIPE_COMMAND, else the one of this build; without either the tests are
+ * skipped.
+ */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gridpipe.h>
+
+#ifndef GPP_COMMAND
+#define GPP_COMMAND ""
+#endif
+
+static char folder[64]; /* for files of this test */
+
+static const char *command(void)
+{
+    const char *given = getenv("GRIDPIPE_COMMAND");
+    return given && *given ? given : GPP_COMMAND;
+}
+
+static void begin(void)
+{
+    const char *in = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.30s/gridpipe-tools-XXXXXX", in && *in ? in : P_tmpdir);
+    cr_assert(mkdtemp(folder), "%s", folder);
+    if (!*command())
+        cr_skip_test("the command is not built");
+}
+
+static void end(void)
+{
+    char line[128];
+    snprintf(line, sizeof line, "rm -rf '%s'", folder);
+    cr_expect_eq(system(line), 0);
+}
+
+TestSuite(tools, .init = begin, .fini = end);
+
+static char *slurp(const char *name, size_t *size)
+{
+    char path[256], *text = NULL;
+    snprintf(path, sizeof path, *name == '/' ? "%s%s" : "%s/%s", *name == '/' ? "" : folder, name);
+    FILE *in = fopen(path, "rb");
+    if (!in)
+        return NULL;
+    fseek(in, 0, SEEK_END);
+    *size = (size_t)ftell(in);
+    rewind(in);
+    text = calloc(1, *size + 1);
+    cr_assert(text && fread(text, 1, *size, in) == *size, "%s", path);
+    fclose(in);
+    return text;
+}
+
+/* What a run of the command left behind. */
+typedef struct outcome {
+    int status; /* exit status */
+    char *out, *err;
+} outcome;
+
+/* Runs it in the folder, by the shell: "check --tolerance 0 file". Release the outcome. */
+static outcome gridpipe(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static outcome gridpipe(const char *format, ...)
+{
+    char args[2048], line[4096];
+    outcome o;
+    size_t size;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(args, sizeof args, format, list);
+    va_end(list);
+    snprintf(line, sizeof line, "cd '%s' && { '%s' %s; } >out 2>err </dev/null", folder, command(),
+             args);
+    int status = system(line);
+    cr_assert(WIFEXITED(status), "%s ended by signal %d", args, WTERMSIG(status));
+    o.status = WEXITSTATUS(status);
+    o.out = slurp("out", &size);
+    o.err = slurp("err", &size);
+    cr_assert(o.out && o.err);
+    return o;
+}
+
+static void release(outcome *o)
+{
+    free(o->out);
+    free(o->err);
+}
+
+/* Runs it and insists on the status. */
+static void expect(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void expect(int status, const char *format, ...)
+{
+    char args[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(args, sizeof args, format, list);
+    va_end(list);
+    outcome o = gridpipe("%s", args);
+    cr_expect_eq(o.status, status, "%s: status %d: %s%s", args, o.status, o.out, o.err);
+    release(&o);
+}
+
+/* --- files to work on -------------------------------------------------------------------------
+ */
+
+enum { ROWS = 50, FEATURES = 6, CLASSES = 3 };
+
+static const char model[] =
+    "linear out=12 @a; batchnorm @n; relu; dropout p=0.25; linear out=8 @b; "
+    "tanh; linear out=3 @c";
+
+static float number(int k)
+{
+    return (float)(k * 37 % 101) / 50 - 1;
+}
+
+static void add(gpp_file *f, const char *name, gpp_tensor t)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(gpp_file_add(f, name, &t, &err), GPP_OK, "%s", err.msg);
+}
+
+/* x and target of a problem of classes: which third the sum of the features is in. */
+static void write_data(const char *name)
+{
+    static float x[ROWS][FEATURES];
+    static int64_t target[ROWS];
+    char path[128];
+    gpp_file *f;
+    gpp_error err = GPP_ERROR_INIT;
+    for (int r = 0; r < ROWS; r++) {
+        float sum = 0;
+        for (int k = 0; k < FEATURES; k++)
+            sum += x[r][k] = number(r * FEATURES + k);
+        target[r] = sum < -0.5f ? 0 : sum < 0.5f ? 1 : 2;
+    }
+    cr_assert_eq(gpp_file_new(&f, &err), GPP_OK);
+    add(f, "x", (gpp_tensor){x, GPP_F32, 2, {ROWS, FEATURES}});
+    add(f, "target", (gpp_tensor){target, GPP_I64, 1, {ROWS}});
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    cr_assert_eq(gpp_file_write(f, path, &err), GPP_OK, "%s", err.msg);
+    gpp_file_free(f);
+}
+
+static gpp_file *read_file(const char *name)
+{
+    char path[128];
+    gpp_file *f;
+    gpp_error err = GPP_ERROR_INIT;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    cr_assert_eq(gpp_file_read(&f, path, &err), GPP_OK, "%s", err.msg);
+    return f;
+}
+
+static void expect_same_bytes(const char *a, const char *b, const char *why)
+{
+    size_t m = 0, n = 0;
+    char *p = slurp(a, &m), *q = slurp(b, &n);
+    cr_expect(p && q && m == n && memcmp(p, q, m) == 0, "%s", why);
+    free(p);
+    free(q);
+}
+
+static const char *vectors(void)
+{
+    static char path[512];
+    const char *given = getenv("GRIDPIPE_VECTORS");
+    snprintf(path, sizeof path, "%s%s", given && *given ? given : GPP_SOURCE_DIR,
+             given && *given ? "" : "/../shared/vectors");
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+/* --- check ------------------------------------------------------------------------------------
+ */
+
+Test(tools, check_passes_every_reference_vector)
+{
+    const char *path = vectors();
+    int files = 0, bad = 0;
+    if (!path)
+        cr_skip_test("no reference vectors");
+    outcome o = gridpipe("check '%s'/*.safetensors", path);
+    cr_expect_eq(o.status, 0, "%s%s", o.out, o.err);
+    const char *last = strstr(o.out, " files: ");
+    while (last && last > o.out && last[-1] != '\n')
+        last--;
+    cr_assert(last, "%s", o.out);
+    cr_assert_eq(sscanf(last, "%d files: %*d ok, %d failed", &files, &bad), 2, "%s", last);
+    cr_expect_geq(files, 130);
+    cr_expect_eq(bad, 0);
+    release(&o);
+}
+
+/* A change of a good file. */
+typedef struct damage {
+    const char *why;
+    const char *array; /* to change; to add when the file has none such; NULL: none */
+    float by;          /* relative */
+    const char *word, *value;
+    const char *args; /* of check */
+    int status;
+    const char *says;
+} damage;
+
+static const damage damages[] = {
+    {"nothing is changed", NULL, 0, NULL, NULL, "--tolerance 0", 0, "ok"},
+    {"an output is off", "y", 1e-3f, NULL, NULL, "", 1, "FAIL"},
+    {"an output is off by less than what is allowed", "y", 1e-3f, NULL, NULL, "--tolerance 0.01", 0,
+     "ok"},
+    {"a gradient is off", "grad.b.weight", 1e-3f, NULL, NULL, "", 1, "grad.b.weight"},
+    {"the loss of a step is off", "loss", 1e-3f, NULL, NULL, "", 1, "loss"},
+    {"a parameter afterwards is off", "after.a.bias", 1e-3f, NULL, NULL, "", 1, "after.a.bias"},
+    {"a parameter before was another", "param.a.weight", 1e-2f, NULL, NULL, "", 1, "FAIL"},
+    {"an array that nobody computes", "grad.z.weight", 0, NULL, NULL, "", 1, "neither an input"},
+    {"a parameter of no layer", "param.z.weight", 0, NULL, NULL, "", 1, "neither an input"},
+    {"another optimizer", NULL, 0, "optimizer", "sgd lr=0.5", "", 1, "FAIL"},
+    {"another seed, so another dropout", NULL, 0, "seed", "6", "", 1, "FAIL"},
+    {"another number of micro-batches", NULL, 0, "micro_batches", "50", "", 1, "expected 50"},
+    {"an unknown kind", NULL, 0, "kind", "song", "", 1, "kind is \"song\""},
+    {"a model that is none", NULL, 0, "model", "lnear out=3", "", 1, "lnear"},
+    {"a pipe that is none", NULL, 0, "pipe", "colour=red", "", 1, "colour"},
+    {"a seed that is none", NULL, 0, "seed", "-1", "", 1, "seed"},
+    {NULL, NULL, 0, NULL, NULL, NULL, 0, NULL},
+};
+
+static const char *const words[] = {"kind",  "model", "training", "loss",          "optimizer",
+                                    "steps", "pipe",  "seed",     "micro_batches", NULL};
+
+static void copy_damaged(const char *from, const char *to, const damage *d)
+{
+    gpp_file *in = read_file(from), *out;
+    gpp_error err = GPP_ERROR_INIT;
+    char path[128];
+    gpp_tensor t;
+    cr_assert_eq(gpp_file_new(&out, &err), GPP_OK);
+    for (int k = 0; k < gpp_file_count(in); k++) {
+        const char *name;
+        cr_assert_eq(gpp_file_array(in, k, &name, &t, &err), GPP_OK);
+        if (d->array && strcmp(name, d->array) == 0)
+            ((float *)t.data)[0] += d->by * fmaxf(1, fabsf(((float *)t.data)[0]));
+        add(out, name, t);
+    }
+    if (d->array && gpp_file_find(in, d->array, &t, NULL) != GPP_OK)
+        add(out, d->array, (gpp_tensor){(float[]){1}, GPP_F32, 1, {1}});
+    for (int k = 0; words[k]; k++) {
+        const char *value =
+            d->word && !strcmp(d->word, words[k]) ? d->value : gpp_file_word(in, words[k]);
+        cr_assert(value, "%s", words[k]);
+        cr_assert_eq(gpp_file_set_word(out, words[k], value, &err), GPP_OK);
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, to);
+    cr_assert_eq(gpp_file_write(out, path, &err), GPP_OK, "%s", err.msg);
+    gpp_file_free(in);
+    gpp_file_free(out);
+}
+
+Test(tools, check_fails_a_file_whose_results_are_not_those_of_the_run)
+{
+    write_data("data");
+    expect(0,
+           "run --model '%s' --input data --loss cross_entropy --optimizer 'adam lr=0.01' "
+           "--steps 3 --chunks 3 --seed 5 --output good",
+           model);
+    for (const damage *d = damages; d->why; d++) {
+        copy_damaged("good", "bad", d);
+        outcome o = gridpipe("check %s bad", d->args);
+        cr_expect_eq(o.status, d->status, "%s: status %d: %s%s", d->why, o.status, o.out, o.err);
+        cr_expect(strstr(o.out, d->says), "%s: %s", d->why, o.out);
+        release(&o);
+    }
+}
+
+Test(tools, check_fails_files_that_cannot_be_read_and_goes_on)
+{
+    write_data("data");
+    expect(0, "run --model '%s' --input data --output good", model);
+    expect(1, "check absent");
+    outcome o = gridpipe("check absent out good");
+    cr_expect_eq(o.status, 1);
+    cr_expect(strstr(o.out, "3 files: 1 ok, 2 failed"), "%s", o.out);
+    release(&o);
+}
+
+/* --- run --------------------------------------------------------------------------------------
+ */
+
+typedef struct run_case {
+    const char *why, *args;
+} run_case;
+
+static const run_case runs[] = {
+    {"forward alone", ""},
+    {"evaluation", "--evaluate"},
+    {"evaluation with a loss", "--evaluate --loss cross_entropy"},
+    {"gradients alone", "--loss cross_entropy"},
+    {"a step", "--loss cross_entropy --optimizer 'sgd lr=0.1'"},
+    {"several steps, evaluation after them",
+     "--loss cross_entropy --optimizer 'adamw lr=0.01' --steps 4 --eval-after"},
+    {"clipping, a schedule, a seed",
+     "--loss 'cross_entropy reduction=sum label_smoothing=0.1' --optimizer 'sgd lr=0.1 "
+     "momentum=0.9' --steps 3 --clip-norm 0.5 --skip-nonfinite --schedule 'step size=1 gamma=0.5' "
+     "--seed 18446744073709551615"},
+    {"losses of their own", "--loss 'cross_entropy reduction=none'"},
+    {"a pipe", "--loss cross_entropy --pipe 'balance=2,2,3 chunks=7 checkpoint=always "
+               "deferred_batch_norm=1'"},
+    {NULL, NULL},
+};
+
+/* No tolerance: the same program on the same numbers gives the same bits, cut as it may be. */
+Test(tools, check_reads_what_run_has_written_and_finds_no_difference)
+{
+    write_data("data");
+    for (const run_case *r = runs; r->why; r++) {
+        outcome o = gridpipe("run --model '%s' --input data %s --output o", model, r->args);
+        cr_expect_eq(o.status, 0, "%s: %s", r->why, o.err);
+        release(&o);
+        o = gridpipe("check --tolerance 0 o");
+        cr_expect_eq(o.status, 0, "%s: %s%s", r->why, o.out, o.err);
+        release(&o);
+        o = gridpipe("check --tolerance 0 --balance 1,6 --checkpoint never o");
+        cr_expect_eq(o.status, 0, "%s, cut: %s%s", r->why, o.out, o.err);
+        release(&o);
+        o = gridpipe("run --input o --output again");
+        cr_expect_eq(o.status, 0, "%s, from its output: %s", r->why, o.err);
+        release(&o);
+        expect(0, "check --tolerance 0 again");
+    }
+}
+
+Test(tools, run_takes_parameters_from_a_file_of_their_names)
+{
+    write_data("data");
+    expect(0,
+           "run --model '%s' --input data --loss cross_entropy --optimizer 'sgd lr=0.1' --save p",
+           model);
+    expect(0, "run --model '%s' --input data --evaluate --params p --output a", model);
+    expect(0,
+           "run --model '%s' --input data --evaluate --params p --seed 9 --output b "
+           "--partitions 2",
+           model);
+    gpp_file *p = read_file("p"), *a = read_file("a"), *b = read_file("b");
+    gpp_tensor of_p, of_a, y_a, y_b;
+    cr_assert_eq(gpp_file_find(p, "a.weight", &of_p, NULL), GPP_OK);
+    cr_assert_eq(gpp_file_find(a, "param.a.weight", &of_a, NULL), GPP_OK);
+    cr_expect_eq(memcmp(of_p.data, of_a.data, 12 * FEATURES * sizeof(float)), 0);
+    cr_assert_eq(gpp_file_find(a, "y", &y_a, NULL), GPP_OK);
+    cr_assert_eq(gpp_file_find(b, "y", &y_b, NULL), GPP_OK);
+    cr_expect_eq(memcmp(y_a.data, y_b.data, ROWS * CLASSES * sizeof(float)), 0);
+    gpp_file_free(p);
+    gpp_file_free(a);
+    gpp_file_free(b);
+    expect(1, "run --model 'linear out=12 @z' --input data --params p");
+    expect(0, "run --model 'linear out=12 @a' --input data --params p --allow-extra");
+}
+
+/* Unsigned bytes, (rows, 2, 2), of IDX's format; labels likewise. */
+static void write_idx(void)
+{
+    unsigned char images[16 + 4 * ROWS] = {0, 0, 8, 3, 0, 0, 0, ROWS, 0, 0, 0, 2, 0, 0, 0, 2};
+    unsigned char labels[8 + ROWS] = {0, 0, 8, 1, 0, 0, 0, ROWS};
+    char path[128];
+    for (int r = 0; r < ROWS; r++) {
+        for (int k = 0; k < 4; k++)
+            images[16 + 4 * r + k] = (unsigned char)(60 * (r % 3) + (r * 7 + k * 5) % 50);
+        labels[8 + r] = (unsigned char)(r % 3);
+    }
+    for (int k = 0; k < 2; k++) {
+        snprintf(path, sizeof path, "%s/%s", folder, k ? "labels" : "images");
+        FILE *out = fopen(path, "wb");
+        cr_assert(out);
+        cr_assert_eq(fwrite(k ? labels : images, k ? sizeof labels : sizeof images, 1, out), 1);
+        fclose(out);
+    }
+}
+
+Test(tools, run_converts_arrays_as_it_is_told)
+{
+    write_idx();
+    expect(0, "run --model 'flatten; linear out=3' --input images --target labels --shape 1,2,2 "
+              "--mean 100 --std 50 --loss cross_entropy --output o");
+    gpp_file *f = read_file("o");
+    gpp_tensor x, target;
+    cr_assert_eq(gpp_file_find(f, "x", &x, NULL), GPP_OK);
+    cr_expect_eq(x.rank, 4);
+    cr_expect_eq(x.dtype, GPP_F32);
+    cr_expect_float_eq(((float *)x.data)[5], ((60 + 12) - 100) / 50.0f, 1e-6); /* one rounding */
+    cr_assert_eq(gpp_file_find(f, "target", &target, NULL), GPP_OK);
+    cr_expect_eq(((int64_t *)target.data)[4], 1);
+    gpp_file_free(f);
+    expect(0, "run --model 'embedding num=256 dim=2' --input images --integers");
+    expect(0, "run --model 'linear out=2' --input images --target images --shape 2,2 "
+              "--float-target --loss mse");
+}
+
+/* --- train ------------------------------------------------------------------------------------
+ */
+
+#define TRAIN                                                                                      \
+    "train --model '%s' --input data --batch 13 --seed 4 --optimizer 'adam lr=0.01' "              \
+    "--schedule 'cosine steps=60 warmup=5' --chunks 3 "
+
+Test(tools, a_training_that_is_resumed_ends_with_the_bits_of_one_that_never_stopped)
+{
+    write_data("data");
+    expect(0, TRAIN "--epochs 6 --save-params whole", model);
+    expect(0, TRAIN "--epochs 2 --save state", model);
+    expect(0, TRAIN "--epochs 4 --save state --resume state --balance 3,4", model);
+    expect(0,
+           TRAIN "--epochs 6 --resume state --partitions 3 --checkpoint always "
+                 "--save-params parts",
+           model);
+    expect_same_bytes("whole", "parts", "parameters differ");
+}
+
+Test(tools, a_signal_ends_a_training_with_its_state_saved)
+{
+    write_data("data");
+    char line[1024];
+    snprintf(
+        line, sizeof line,
+        "cd '%s' && timeout -s TERM 1.5 '%s' train --model '%s' --input data --batch 13 --seed 4 "
+        "--optimizer 'adam lr=0.01' --schedule 'cosine steps=60 warmup=5' --chunks 3 --epochs "
+        "1000000 --save state >out 2>err",
+        folder, command(), model);
+    int status = system(line);
+    size_t size;
+    char *err = slurp("err", &size);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 124, "%d: %s", status, err);
+    cr_expect(strstr(err, "--resume state"), "%s", err);
+    free(err);
+    gpp_file *f = read_file("state");
+    const char *epoch = gpp_file_word(f, "train.epoch");
+    cr_assert(epoch);
+    long epochs = strtol(epoch, NULL, 10) + 1;
+    gpp_file_free(f);
+    expect(0, TRAIN "--epochs %ld --resume state --save-params parts", model, epochs);
+    expect(0, TRAIN "--epochs %ld --save-params whole", model, epochs);
+    expect_same_bytes("whole", "parts", "parameters differ");
+}
+
+Test(tools, a_training_learns_and_says_so_once_an_epoch)
+{
+    write_idx();
+    outcome o =
+        gridpipe("train --model 'flatten; linear out=16; relu; linear out=3' --input images "
+                 "--target labels --test-input images --test-target labels --mean 100 "
+                 "--std 50 --batch 10 --epochs 20 --optimizer 'sgd lr=0.1 momentum=0.9'");
+    double right = 0;
+    int lines = 0;
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect_str_empty(o.err, "progress where there is no terminal: %s", o.err);
+    for (const char *at = o.out; (at = strstr(at, "epoch ")); at++)
+        lines++;
+    cr_expect_eq(lines, 20);
+    const char *last = strstr(o.out, "\ntest accuracy");
+    cr_assert(last && sscanf(last, " test accuracy %lf", &right) == 1, "%s", o.out);
+    cr_expect_gt(right, 95, "%g %%: the classes are far apart", right);
+    release(&o);
+}
+
+typedef struct misuse {
+    const char *args;
+    int status;
+    const char *says;
+} misuse;
+
+static const misuse resumes[] = {
+    {"--batch 9", 1, "was saved with batch 13"},  {"--limit 40", 1, "was saved with rows 50"},
+    {"--no-shuffle", 1, "was saved with order"},  {"--seed 5", 1, "was saved with seed 4"},
+    {"--optimizer 'sgd lr=0.1'", 1, "optimizer"}, {NULL, 0, NULL},
+};
+
+Test(tools, a_state_goes_on_only_with_what_it_was_saved_with)
+{
+    write_data("data");
+    expect(0, TRAIN "--epochs 1 --save state --save-params p", model);
+    for (const misuse *m = resumes; m->args; m++) {
+        outcome o = gridpipe(TRAIN "--epochs 2 --resume state %s", model, m->args);
+        cr_expect_eq(o.status, m->status, "%s: %s", m->args, o.out);
+        cr_expect(strstr(o.err, m->says), "%s: %s", m->args, o.err);
+        release(&o);
+    }
+    expect(1, TRAIN "--epochs 2 --resume p", model);
+    expect(1, TRAIN "--epochs 2 --resume absent", model);
+}
+
+/* --- model and info ---------------------------------------------------------------------------
+ */
+
+Test(tools, model_lists_shapes_parameters_and_work)
+{
+    outcome o = gridpipe("model --model 'conv2d out=8 kernel=3 padding=1 @stem; relu; flatten; "
+                         "linear out=10' --input 3,4,5");
+    int parameters = 0;
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    const char *stem = strstr(o.out, "stem"), *total = strstr(o.out, "total");
+    cr_assert(stem && total, "%s", o.out);
+    cr_expect(strstr(stem, "8x4x5"), "%s", o.out);
+    cr_assert_eq(sscanf(stem, "stem conv2d 8x4x5 %d", &parameters), 1);
+    cr_expect_eq(parameters, 8 * 3 * 9 + 8);
+    cr_assert_eq(sscanf(total, "total %d", &parameters), 1);
+    cr_expect_eq(parameters, 8 * 3 * 9 + 8 + 10 * 160 + 10);
+    release(&o);
+}
+
+Test(tools, model_draws_the_schedule_and_the_graph)
+{
+    static const char grid[] = "2 micro-batches, 2 partitions, 2 devices\n"
+                               "device 0 | F0 F1 .  .  .  B1--- R0 B0---\n"
+                               "device 1 | .  F0 F1 B1--- R0 B0--- .  .\n";
+    outcome o = gridpipe("model --model 'linear out=4; linear out=4' --input 4 --balance 1,1 "
+                         "--chunks 2 --loss mse --grid");
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect_str_eq(o.out, grid);
+    release(&o);
+    o = gridpipe("model --model 'linear out=4; linear out=4' --input 4 --dot");
+    cr_expect(!strncmp(o.out, "digraph", 7), "%s", o.out);
+    release(&o);
+    o = gridpipe("model --model 'split dim=1 parts=2; muladd; cat dim=1' --input 4 --memory");
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect(strstr(o.out, "MiB planned"), "%s", o.out);
+    release(&o);
+}
+
+static json_t *json_of(const char *text, const char *why)
+{
+    json_error_t where;
+    json_t *root = json_loads(text, 0, &where);
+    cr_assert(root, "%s: line %d: %s: %s", why, where.line, where.text, text);
+    return root;
+}
+
+Test(tools, json_can_be_read)
+{
+    write_data("data");
+    outcome o = gridpipe("info --json");
+    json_t *root = json_of(o.out, "info");
+    cr_expect_str_eq(json_string_value(json_object_get(root, "gridpipe")), gpp_version());
+    cr_expect_geq(json_array_size(json_object_get(root, "devices")), 1);
+    json_decref(root);
+    release(&o);
+    o = gridpipe("model --model 'linear out=7 @\\\"' --input 4 --json");
+    cr_expect_eq(o.status, 2);
+    release(&o);
+    o = gridpipe("model --model '%s' --input %d --partitions 2 --json", model, FEATURES);
+    root = json_of(o.out, "model");
+    cr_expect_eq(json_array_size(json_object_get(root, "layers")), 7);
+    json_decref(root);
+    release(&o);
+    o = gridpipe("run --model '%s' --input data --loss cross_entropy --output o --json", model);
+    root = json_of(o.out, "run");
+    cr_expect(json_is_real(json_object_get(root, "first_loss")));
+    json_decref(root);
+    release(&o);
+    o = gridpipe("check --json o absent");
+    cr_expect_eq(o.status, 1);
+    root = json_of(o.out, "check");
+    cr_expect(json_is_true(json_object_get(json_array_get(root, 0), "ok")));
+    cr_expect(json_is_false(json_object_get(json_array_get(root, 1), "ok")));
+    json_decref(root);
+    release(&o);
+    o = gridpipe("train --model '%s' --input data --epochs 2 --json", model);
+    char *second = strchr(o.out, '\n');
+    cr_assert(second, "%s", o.out);
+    *second++ = '\0';
+    json_decref(json_of(o.out, "train, epoch 1"));
+    json_decref(json_of(second, "train, epoch 2"));
+    release(&o);
+}
+
+/* --- usage ------------------------------------------------------------------------------------
+ */
+
+static const misuse misuses[] = {
+    {"", 2, "which command"},
+    {"colour", 2, "\"colour\" is no command"},
+    {"help colour", 2, "\"colour\" is no command"},
+    {"check", 2, "which FILE"},
+    {"check --colour red", 2, "--colour is no option"},
+    {"check --tolerance", 2, "--tolerance needs a value"},
+    {"check --tolerance 1e-5x data", 2, "--tolerance must be"},
+    {"check --tolerance -1 data", 2, "--tolerance must be"},
+    {"check --tolerance nan data", 2, "--tolerance must be"},
+    {"check --balance 1,,2 data", 2, "balance must be"},
+    {"check --balance 0 data", 2, "balance must be"},
+    {"check --chunks 0 data", 2, "chunks must be"},
+    {"check --checkpoint sometimes data", 2, "except_last"},
+    {"check --pipe colour=red data", 2, "colour"},
+    {"check --pipe chunks data", 2, "key=value"},
+    {"check --balance 1,1 --partitions 3 data", 2, "3 partitions"},
+    {"check --deferred-batch-norm 2 data", 2, "0 or 1"},
+    {"run", 2, "--input"},
+    {"run data", 2, "\"data\" is no option"},
+    {"run --input data", 2, "a model is needed"},
+    {"run --input data --model relu --model-file x", 2, "exclude each other"},
+    {"run --input data --model relu --steps -1", 2, "--steps must be"},
+    {"run --input data --model relu --seed 18446744073709551616", 2, "--seed must be"},
+    {"run --input data --model relu --seed -1", 2, "--seed must be"},
+    {"run --input data --model relu --optimizer sgd", 2, "needs a loss"},
+    {"run --input absent --model relu", 1, "absent"},
+    {"run --input data --model relu --output absent/o", 1, "absent"},
+    {"run --input data --model-file absent", 1, "absent"},
+    {"run --input data --model relu --params absent", 1, "absent"},
+    {"run --input images --model relu --shape 3", 1, "200 elements"},
+    {"run --input data --model lnear", 2, "lnear"},
+    {"run --input data --model relu --loss colour", 2, "colour"},
+    {"run --input data --model relu --loss mse --optimizer 'sgd colour=2'", 2, "colour"},
+    {"run --input data --model 'conv2d out=3 kernel=3'", 2, "conv2d"},
+    {"train --model relu", 2, "--input"},
+    {"train --input data", 2, "a model is needed"},
+    {"train --model relu --input data --cifar10 .", 2, "exclude each other"},
+    {"train --model relu --cifar10 .", 1, "data_batch_1.bin"},
+    {"train --model relu --input images", 1, "no target"},
+    {"train --model relu --input data --epochs 0", 2, "--epochs must be"},
+    {"train --model relu --input data --every 5", 2, "--every needs --save"},
+    {"train --model relu --input data --resume a --params b", 2, "exclude each other"},
+    {"train --model 'linear out=3' --input data --optimizer colour", 2, "colour"},
+    {"train --model 'linear out=3' --input data --loss colour", 2, "colour"},
+    {"train --model 'linear out=3' --input data --schedule colour", 2, "colour"},
+    {"train --model 'linear out=3' --input data --balance 2", 2, "balance"},
+    {"info everything", 2, "everything"},
+    {"model --model relu", 2, "--input"},
+    {"model --input 3", 2, "a model is needed"},
+    {"model --model relu --input 3,x", 2, "shape of a sample"},
+    {"model --model relu --input 0", 2, "0"},
+    {"model --model relu --input 3 --grid --dot", 2, "exclude each other"},
+    {"model --model lnear --input 3", 2, "lnear"},
+    {"model --model relu --input 3 --memory-limit 0 --partitions 1", 2, "memory_limit must be"},
+    {NULL, 0, NULL},
+};
+
+Test(tools, wrong_usage_is_status_2_failure_1_both_with_a_line_on_stderr)
+{
+    write_data("data");
+    write_idx();
+    for (const misuse *m = misuses; m->args; m++) {
+        outcome o = gridpipe("%s", m->args);
+        cr_expect_eq(o.status, m->status, "\"%s\": status %d", m->args, o.status);
+        cr_expect_str_empty(o.out, "\"%s\" printed %s", m->args, o.out);
+        cr_expect(!strncmp(o.err, "gridpipe", 8), "\"%s\": %s", m->args, o.err);
+        cr_expect(strstr(o.err, m->says), "\"%s\": %s", m->args, o.err);
+        release(&o);
+    }
+}
+
+static const char *const commands[] = {"run", "check", "train", "info", "model", NULL};
+
+Test(tools, every_command_has_a_help_text_and_a_place_in_the_manual)
+{
+    size_t size;
+    char *manual = slurp(GPP_SOURCE_DIR "/tools/gridpipe.1", &size);
+    cr_assert(manual);
+    for (int k = 0; commands[k]; k++) {
+        outcome o = gridpipe("help %s", commands[k]), same = gridpipe("%s --help", commands[k]);
+        cr_expect_eq(o.status, 0);
+        cr_expect_str_eq(o.out, same.out);
+        for (const char *at = o.out; (at = strstr(at, "\n  --")); at++) {
+            char name[48], entry[64];
+            cr_assert_eq(sscanf(at, " --%40[a-z0-9-]", name), 1);
+            snprintf(entry, sizeof entry, "Fl -%s\n", name);
+            size_t length = strlen(entry) - 1;
+            const char *found = manual;
+            while ((found = strstr(found, "Fl -")) != NULL) {
+                if (!strncmp(found, entry, length) &&
+                    (found[length] == '\n' || found[length] == ' '))
+                    break;
+                found++;
+            }
+            cr_expect(found, "the manual has no --%s of %s", name, commands[k]);
+        }
+        release(&o);
+        release(&same);
+    }
+    free(manual);
+    outcome o = gridpipe("--version");
+    cr_expect(strstr(o.out, gpp_version()), "%s", o.out);
+    release(&o);
+    o = gridpipe("--help");
+    for (int k = 0; commands[k]; k++)
+        cr_expect(strstr(o.out, commands[k]), "%s", commands[k]);
+    release(&o);
+}
