@@ -1,0 +1,629 @@
+/*
+ * tools/cmd_train.c: gridpipe train: a model, a data set, epochs; progress, tests, a state that is
+ * saved on the way and gone on from.
+ *
+ * What a training depends on besides model, loss and optimizer (batch, number of rows, order) is
+ * kept in the state, so that one which is resumed ends with the same bits as one which never
+ * stopped.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/progress.h"
+#include "tools/tools.h"
+
+enum { CIFAR10_FILES = 5 };
+
+static const char description[] =
+    "Trains a model on a data set: IDX (MNIST's format) and .npy files, gzipped or not,\n"
+    "safetensors files with x and target, or CIFAR-10's binary version. A line an epoch on\n"
+    "standard output; progress on standard error if that is a terminal. SIGINT and SIGTERM end it\n"
+    "after the running step, with the state saved.\n";
+
+typedef struct settings {
+    const char *model, *model_file, *params, *target, *test_target, *cifar10;
+    const char *loss, *optimizer, *schedule, *save, *resume, *save_params;
+    tool_words input, test_input;
+    tool_convert convert;
+    bool no_shuffle, drop_last, skip_nonfinite, json, progress, quiet;
+    int64_t epochs, batch, every, limit, ahead;
+    double clip_norm;
+    tool_seed seed;
+    tool_pipe_args pipe_args;
+    tool_pipe pipe;
+} settings;
+
+typedef struct training {
+    settings how;
+    char *text;
+    tool_data data, test;
+    gpp_model *model;
+    gpp_pipe *pipe;
+    gpp_loader *loader;
+    gpp_error err;
+    progress progress;
+    uint64_t seed;
+
+    /* where it is */
+    int64_t epoch, index; /* from 0; the mini-batch that comes next */
+    double loss_sum;      /* of this epoch: losses times rows */
+    int64_t loss_rows;
+    /* of this epoch, since it was begun or resumed */
+    int64_t steps, skipped;
+    double began, efficiency;
+    /* of the last test */
+    bool tested;
+    double test_loss, accuracy; /* NAN: not asked for */
+} training;
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop = 1;
+}
+
+/* A second one ends the program at once. */
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* --- data -------------------------------------------------------------------------------------
+ */
+
+/* A target of classes stays integers. */
+static bool has_classes(const char *loss)
+{
+    return !strncmp(loss, "cross_entropy", 13) || !strncmp(loss, "nll", 3);
+}
+
+static gpp_status open_cifar10(training *t)
+{
+    char path[CIFAR10_FILES + 1][1024];
+    const char *name[CIFAR10_FILES + 1];
+    for (int k = 0; k <= CIFAR10_FILES; k++) {
+        if (k < CIFAR10_FILES)
+            snprintf(path[k], sizeof path[k], "%s/data_batch_%d.bin", t->how.cifar10, k + 1);
+        else
+            snprintf(path[k], sizeof path[k], "%s/test_batch.bin", t->how.cifar10);
+        name[k] = path[k];
+    }
+    gpp_status status = tool_data_cifar10(&t->data, name, CIFAR10_FILES, &t->how.convert, &t->err);
+    return status == GPP_OK
+               ? tool_data_cifar10(&t->test, name + CIFAR10_FILES, 1, &t->how.convert, &t->err)
+               : status;
+}
+
+static gpp_status open_set(training *t, tool_data *d, const tool_words *input, const char *target)
+{
+    gpp_status status = GPP_OK;
+    for (int k = 0; k < input->count && status == GPP_OK; k++)
+        status = tool_data_input(d, input->word[k], &t->how.convert, &t->err);
+    if (status == GPP_OK && target)
+        status = tool_data_target(d, target, &t->how.convert, &t->err);
+    if (status == GPP_OK && d->inputs && !d->has_target)
+        status = tool_note(&t->err, GPP_ENOENT, "%s has no target", input->word[0]);
+    return status;
+}
+
+static gpp_status limit_rows(training *t)
+{
+    tool_data *d = &t->data;
+    gpp_tensor *all[GPP_MAX_TENSORS + 1] = {&d->target};
+    for (int k = 0; k < d->inputs; k++)
+        all[k + 1] = &d->x[k];
+    for (int k = 0; k <= d->inputs; k++) {
+        if (all[k]->rank < 1)
+            return tool_note(&t->err, GPP_ESHAPE, "a data set needs rows, got a scalar");
+        if (t->how.limit && all[k]->dim[0] > t->how.limit)
+            all[k]->dim[0] = t->how.limit;
+    }
+    return d->x[0].dim[0] > 0 ? GPP_OK : tool_note(&t->err, GPP_ESHAPE, "the data set is empty");
+}
+
+static gpp_status open_data(training *t)
+{
+    t->how.convert.float_target = !has_classes(t->how.loss);
+    gpp_status status =
+        t->how.cifar10 ? open_cifar10(t) : open_set(t, &t->data, &t->how.input, t->how.target);
+    if (status == GPP_OK && !t->how.cifar10)
+        status = open_set(t, &t->test, &t->how.test_input, t->how.test_target);
+    if (status == GPP_OK && t->test.inputs && t->test.inputs != t->data.inputs)
+        status = tool_note(&t->err, GPP_ESHAPE, "%d inputs to train with, %d to test with",
+                           t->data.inputs, t->test.inputs);
+    return status == GPP_OK ? limit_rows(t) : status;
+}
+
+static gpp_status open_loader(training *t)
+{
+    gpp_loader_options o = GPP_LOADER_OPTIONS_INIT;
+    gpp_tensor all[GPP_MAX_TENSORS + 1];
+    int count = t->data.inputs;
+    memcpy(all, t->data.x, (size_t)count * sizeof *all);
+    all[count] = t->data.target;
+    o.batch = t->how.batch;
+    o.shuffle = !t->how.no_shuffle;
+    o.drop_last = t->how.drop_last;
+    o.seed = t->seed;
+    o.ahead = (int)t->how.ahead;
+    gpp_status status = gpp_loader_new(&t->loader, all, count + 1, &o, &t->err);
+    return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
+}
+
+/* --- the state --------------------------------------------------------------------------------
+ */
+
+enum { EPOCH, INDEX, BATCH, ROWS, ORDER, SEED, LOSS_SUM, LOSS_ROWS, WORDS };
+
+static const char *const word_names[WORDS] = {"train.epoch",    "train.index",    "train.batch",
+                                              "train.rows",     "train.order",    "train.seed",
+                                              "train.loss_sum", "train.loss_rows"};
+
+static void describe(const training *t, char text[WORDS][48])
+{
+    snprintf(text[EPOCH], 48, "%" PRId64, t->epoch);
+    snprintf(text[INDEX], 48, "%" PRId64, t->index);
+    snprintf(text[BATCH], 48, "%" PRId64, t->how.batch);
+    snprintf(text[ROWS], 48, "%" PRId64, t->data.x[0].dim[0]);
+    snprintf(text[ORDER], 48, "shuffle=%d drop_last=%d", !t->how.no_shuffle, t->how.drop_last);
+    snprintf(text[SEED], 48, "%" PRIu64, t->seed);
+    snprintf(text[LOSS_SUM], 48, "%a", t->loss_sum);
+    snprintf(text[LOSS_ROWS], 48, "%" PRId64, t->loss_rows);
+}
+
+static gpp_status save(training *t)
+{
+    char text[WORDS][48];
+    const char *words[2 * WORDS];
+    if (!t->how.save)
+        return GPP_OK;
+    describe(t, text);
+    for (int k = 0; k < WORDS; k++) {
+        words[2 * k] = word_names[k];
+        words[2 * k + 1] = text[k];
+    }
+    return gpp_pipe_save_state(t->pipe, t->how.save, words, WORDS, &t->err);
+}
+
+static gpp_status take_place(training *t, const char *const word[WORDS])
+{
+    t->epoch = strtoll(word[EPOCH], NULL, 10);
+    t->index = strtoll(word[INDEX], NULL, 10);
+    t->loss_sum = strtod(word[LOSS_SUM], NULL);
+    t->loss_rows = strtoll(word[LOSS_ROWS], NULL, 10);
+    if (t->epoch >= 0 && t->index >= 0)
+        return GPP_OK;
+    return tool_note(&t->err, GPP_ESYNTAX, "%s: mini-batch %s of epoch %s", t->how.resume,
+                     word[INDEX], word[EPOCH]);
+}
+
+/* What must be as it was. A seed that is not given is the state's. */
+static gpp_status take_words(training *t, const gpp_file *file)
+{
+    char text[WORDS][48];
+    const char *word[WORDS];
+    for (int k = 0; k < WORDS; k++)
+        if (!(word[k] = gpp_file_word(file, word_names[k])))
+            return tool_note(&t->err, GPP_ENOENT,
+                             "%s has no \"%s\": it is not from \"gridpipe "
+                             "train\"",
+                             t->how.resume, word_names[k]);
+    if (!t->how.seed.given)
+        t->seed = strtoull(word[SEED], NULL, 10);
+    describe(t, text);
+    for (int k = BATCH; k <= SEED; k++)
+        if (strcmp(text[k], word[k]) != 0)
+            return tool_note(&t->err, GPP_EINVAL, "%s was saved with %s %s, now it is %s",
+                             t->how.resume, word_names[k] + 6, word[k], text[k]);
+    return take_place(t, word);
+}
+
+static gpp_status resume(training *t)
+{
+    gpp_file *file = NULL;
+    gpp_status status = gpp_pipe_load_state(t->pipe, t->how.resume, &file, &t->err);
+    if (status == GPP_OK)
+        status = take_words(t, file);
+    gpp_file_free(file);
+    return status;
+}
+
+/* --- making everything ------------------------------------------------------------------------
+ */
+
+static gpp_status make_pipe(training *t)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    tool_pipe_apply(&t->how.pipe, &o);
+    o.seed = t->seed;
+    o.loss = t->how.loss;
+    o.optimizer = t->how.optimizer;
+    o.schedule = t->how.schedule;
+    o.clip_norm = t->how.clip_norm;
+    o.skip_nonfinite = t->how.skip_nonfinite;
+    o.batch = t->how.batch;
+    gpp_status status = tool_model_new(&t->model, t->text, &t->err);
+    if (status == GPP_OK)
+        status = tool_set_inputs(t->model, t->data.x, t->data.inputs, &t->err);
+    return status == GPP_OK ? gpp_pipe_new(&t->pipe, t->model, &o, &t->err) : status;
+}
+
+static int start(training *t)
+{
+    if (open_data(t) != GPP_OK)
+        return tool_error(&t->err);
+    if (make_pipe(t) != GPP_OK)
+        return tool_refused(&t->err);
+    gpp_status status = GPP_OK;
+    if (t->how.params)
+        status = gpp_pipe_load(t->pipe, t->how.params, 0, &t->err);
+    if (status == GPP_OK && t->how.resume)
+        status = resume(t);
+    if (status == GPP_OK)
+        status = open_loader(t);
+    return status == GPP_OK ? -1 : tool_error(&t->err);
+}
+
+/* --- testing ----------------------------------------------------------------------------------
+ */
+
+/* Rows [from, from + rows) of a tensor. */
+static gpp_tensor slice(const gpp_tensor *t, int64_t from, int64_t rows)
+{
+    gpp_tensor part = *t;
+    part.dim[0] = 1;
+    size_t row = (size_t)tool_count(&part) * gpp_dtype_size(t->dtype);
+    part.data = (char *)t->data + (size_t)from * row;
+    part.dim[0] = rows;
+    return part;
+}
+
+/* The dimension of y that counts the classes, by the rule of the losses: see classes= there. */
+static int class_axis(const training *t, const gpp_tensor *y)
+{
+    bool last = strstr(t->how.loss, "classes=last") ||
+                (y->rank <= 3 && !strstr(t->how.loss, "classes=first"));
+    return last ? y->rank - 1 : 1;
+}
+
+/* Positions whose largest score is the target's; targets out of range (ignored ones) count as
+ * nothing. @param all  out: added to */
+static int64_t count_right(const training *t, const gpp_tensor *y, const gpp_tensor *target,
+                           int64_t *all)
+{
+    const float *score = y->data;
+    const int64_t *want = target->data;
+    int axis = class_axis(t, y);
+    int64_t inner = 1, classes = y->dim[axis], right = 0, count = tool_count(target);
+    for (int d = axis + 1; d < y->rank; d++)
+        inner *= y->dim[d];
+    for (int64_t k = 0; k < count; k++) {
+        const float *at = score + k / inner * inner * classes + k % inner;
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++)
+            best = at[c * inner] > at[best * inner] ? c : best;
+        *all += want[k] >= 0 && want[k] < classes;
+        right += want[k] == best;
+    }
+    return right;
+}
+
+/* @param y  room for a whole mini-batch */
+static gpp_status test_batch(training *t, int64_t from, int64_t rows, gpp_tensor *y, double *loss)
+{
+    gpp_tensor x[GPP_MAX_TENSORS], target = slice(&t->test.target, from, rows);
+    for (int k = 0; k < t->test.inputs; k++)
+        x[k] = slice(&t->test.x[k], from, rows);
+    y->dim[0] = rows;
+    return gpp_pipe_evaluate(t->pipe, x, &target, y, loss, &t->err);
+}
+
+static gpp_status test_all(training *t, gpp_tensor *y)
+{
+    gpp_status status = GPP_OK;
+    int64_t rows = t->test.x[0].dim[0], right = 0, all = 0;
+    double sum = 0;
+    for (int64_t from = 0; from < rows && status == GPP_OK; from += t->how.batch) {
+        int64_t some = rows - from < t->how.batch ? rows - from : t->how.batch;
+        double loss = NAN;
+        status = test_batch(t, from, some, y, &loss);
+        if (status != GPP_OK)
+            break;
+        sum += loss * (double)some;
+        gpp_tensor target = slice(&t->test.target, from, some);
+        if (has_classes(t->how.loss))
+            right += count_right(t, y, &target, &all);
+    }
+    t->test_loss = sum / (double)rows;
+    t->accuracy = all ? (double)right / (double)all : NAN;
+    return status;
+}
+
+static gpp_status test(training *t)
+{
+    gpp_shape out[GPP_MAX_TENSORS];
+    int64_t dim[GPP_MAX_RANK] = {t->how.batch};
+    t->test_loss = t->accuracy = NAN;
+    t->tested = true;
+    if (!t->test.inputs)
+        return GPP_OK;
+    gpp_model_outputs(t->model, out);
+    memcpy(dim + 1, out[0].dim, (size_t)out[0].rank * sizeof *dim);
+    gpp_tensor y = tool_room(out[0].dtype, out[0].rank + 1, dim);
+    gpp_status status =
+        y.data ? test_all(t, &y) : tool_note(&t->err, GPP_ENOMEM, "outputs of a mini-batch");
+    free(y.data);
+    return status;
+}
+
+/* --- training ---------------------------------------------------------------------------------
+ */
+
+static gpp_status step(training *t, const gpp_tensor batch[])
+{
+    double loss = NAN;
+    gpp_step_stats stats;
+    int64_t rows = batch[0].dim[0];
+    gpp_status status = gpp_pipe_step(t->pipe, batch, &batch[t->data.inputs], NULL, &loss, &t->err);
+    if (status == GPP_OK)
+        status = gpp_pipe_last_step(t->pipe, &stats, &t->err);
+    if (status != GPP_OK)
+        return status;
+    t->loss_sum += loss * (double)rows;
+    t->loss_rows += rows;
+    t->efficiency += stats.efficiency;
+    t->skipped += stats.skipped;
+    t->steps++;
+    t->index++;
+    progress_show(&t->progress, t->loss_rows, t->loss_sum / (double)t->loss_rows);
+    return t->how.every && t->steps % t->how.every == 0 ? save(t) : GPP_OK;
+}
+
+/* @return GPP_ENOENT at the end of the epoch */
+static gpp_status train_epoch(training *t)
+{
+    gpp_tensor batch[GPP_MAX_TENSORS + 1];
+    gpp_status status = GPP_OK;
+    t->steps = t->skipped = 0;
+    t->efficiency = 0;
+    t->began = tool_seconds();
+    progress_begin(&t->progress, t->epoch + 1, t->loss_rows, t->data.x[0].dim[0]);
+    while (status == GPP_OK && !stop) {
+        gpp_error none = GPP_ERROR_INIT;
+        status = gpp_loader_next(t->loader, batch, &none);
+        if (status == GPP_ENOENT)
+            break;
+        if (status != GPP_OK)
+            t->err = none;
+        else
+            status = step(t, batch);
+    }
+    progress_end(&t->progress);
+    return status;
+}
+
+static void print_text(const training *t, double seconds)
+{
+    printf("epoch %" PRId64 "/%" PRId64 "  loss %.5f", t->epoch + 1, t->how.epochs,
+           t->loss_sum / (double)t->loss_rows);
+    if (t->test.inputs)
+        printf("  test loss %.5f", t->test_loss);
+    if (!isnan(t->accuracy))
+        printf("  test accuracy %.2f %%", 100 * t->accuracy);
+    if (t->skipped)
+        printf("  %" PRId64 " updates skipped", t->skipped);
+    printf("  %.1f s\n", seconds);
+}
+
+static void print_json(const training *t, double seconds)
+{
+    tool_json json = {stdout, false}, *j = &json;
+    int64_t waits;
+    double waited;
+    gpp_loader_waits(t->loader, &waits, &waited);
+    tool_json_open(j, NULL, '{');
+    tool_json_whole(j, "epoch", t->epoch + 1);
+    tool_json_whole(j, "epochs", t->how.epochs);
+    tool_json_whole(j, "steps", t->steps);
+    tool_json_whole(j, "rows", t->loss_rows);
+    tool_json_real(j, "loss", t->loss_sum / (double)t->loss_rows);
+    tool_json_real(j, "test_loss", t->test_loss);
+    tool_json_real(j, "test_accuracy", t->accuracy);
+    tool_json_whole(j, "skipped", t->skipped);
+    tool_json_real(j, "seconds", seconds);
+    tool_json_real(j, "efficiency", t->steps ? t->efficiency / (double)t->steps : NAN);
+    tool_json_whole(j, "data_waits", waits);
+    tool_json_real(j, "data_wait_ms", waited);
+    tool_json_close(j, '}');
+    putchar('\n');
+}
+
+static gpp_status end_epoch(training *t)
+{
+    double seconds = tool_seconds() - t->began;
+    gpp_status status = test(t);
+    if (status != GPP_OK)
+        return status;
+    (t->how.json ? print_json : print_text)(t, seconds);
+    fflush(stdout);
+    t->epoch++;
+    t->index = t->loss_rows = 0;
+    t->loss_sum = 0;
+    return save(t);
+}
+
+static gpp_status train(training *t)
+{
+    gpp_status status = GPP_OK;
+    while (status == GPP_OK && t->epoch < t->how.epochs && !stop) {
+        status = train_epoch(t);
+        if (status == GPP_ENOENT)
+            status = end_epoch(t);
+    }
+    return status;
+}
+
+/* --- the end ----------------------------------------------------------------------------------
+ */
+
+static void print_end(const training *t)
+{
+    gpp_pipe_info info;
+    size_t planned, peak;
+    int64_t waits;
+    double waited;
+    if (!isnan(t->accuracy))
+        printf("test accuracy  %.2f %%\n", 100 * t->accuracy);
+    gpp_loader_waits(t->loader, &waits, &waited);
+    printf("data           waited for %" PRId64 " times, %.1f ms in all\n", waits, waited);
+    gpp_pipe_get_info(t->pipe, &info);
+    for (int d = 0; d < info.devices; d++)
+        if (gpp_pipe_memory(t->pipe, d, &planned, &peak, NULL) == GPP_OK)
+            printf("memory         %s: planned %.1f MiB, measured peak %.1f MiB\n",
+                   info.device_name[d], (double)planned / 0x1p20, (double)peak / 0x1p20);
+}
+
+static int interrupted(training *t)
+{
+    if (save(t) != GPP_OK)
+        return tool_error(&t->err);
+    return tool_fail(TOOL_FAILED,
+                     "ended by a signal after %" PRId64 " mini-batches of epoch %" PRId64 "%s%s",
+                     t->index, t->epoch + 1, t->how.save ? "; go on with --resume " : "",
+                     t->how.save ? t->how.save : "");
+}
+
+static int work(training *t)
+{
+    catch_signals();
+    int status = start(t);
+    if (status >= 0)
+        return status;
+    progress_new(&t->progress, t->how.quiet ? -1 : t->how.progress, t->how.epochs);
+    if (train(t) != GPP_OK)
+        return tool_error(&t->err);
+    if (stop && t->epoch < t->how.epochs)
+        return interrupted(t);
+    if (!t->tested && test(t) != GPP_OK)
+        return tool_error(&t->err);
+    if (t->how.save_params && gpp_pipe_save(t->pipe, t->how.save_params, &t->err) != GPP_OK)
+        return tool_error(&t->err);
+    if (!t->how.json)
+        print_end(t);
+    return tool_flushed(TOOL_DONE);
+}
+
+/* --- options ----------------------------------------------------------------------------------
+ */
+
+static int check_settings(settings *how, int argc, char *argv[], int first)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    if (first < argc)
+        return tool_fail(TOOL_USAGE, "\"%s\" is no option; data are given by --input", argv[first]);
+    if (!how->cifar10 && !how->input.count)
+        return tool_fail(TOOL_USAGE, "data are needed: --input and --target, or --cifar10");
+    if (how->cifar10 && (how->input.count || how->target || how->test_input.count))
+        return tool_fail(TOOL_USAGE, "--cifar10 and --input exclude each other");
+    if (how->test_target && !how->test_input.count)
+        return tool_fail(TOOL_USAGE, "--test-target needs --test-input");
+    if (how->every && !how->save)
+        return tool_fail(TOOL_USAGE, "--every needs --save");
+    if (how->params && how->resume)
+        return tool_fail(TOOL_USAGE, "--params and --resume exclude each other");
+    return tool_pipe_take(&how->pipe, &how->pipe_args, &err) == GPP_OK ? -1 : tool_refused(&err);
+}
+
+static int parse(settings *how, int argc, char *argv[])
+{
+    const tool_option own[] = {
+        {NULL, TOOL_TITLE, NULL, NULL, "Model and data:", 0, 0},
+        {"model", TOOL_WORD, &how->model, "TEXT", "layers, such as \"linear out=8; relu\"", 0, 0},
+        {"model-file", TOOL_WORD, &how->model_file, "FILE", "file with that text, - for stdin", 0,
+         0},
+        {"params", TOOL_WORD, &how->params, "FILE", "parameters to begin with (safetensors)", 0, 0},
+        {"input", TOOL_WORDS, &how->input, "FILE",
+         "inputs: IDX, .npy (both also gzipped),\nsafetensors; repeated for several", 0, 0},
+        {"target", TOOL_WORD, &how->target, "FILE", "their targets", 0, 0},
+        {"test-input", TOOL_WORDS, &how->test_input, "FILE", "inputs to test with", 0, 0},
+        {"test-target", TOOL_WORD, &how->test_target, "FILE", "their targets", 0, 0},
+        {"cifar10", TOOL_WORD, &how->cifar10, "DIRECTORY",
+         "data_batch_1.bin ... data_batch_5.bin and\ntest_batch.bin instead", 0, 0},
+        {"shape", TOOL_WORD, &how->convert.shape, "A,B,...", "of a sample, such as 1,28,28", 0, 0},
+        {"mean", TOOL_WORD, &how->convert.mean, "M,...",
+         "subtracted, one for all channels or each (0)", 0, 0},
+        {"std", TOOL_WORD, &how->convert.std, "S,...", "divided by (1)", 0, 0},
+        {"integers", TOOL_SWITCH, &how->convert.integers, NULL,
+         "integer inputs stay such, for an embedding", 0, 0},
+        {"limit", TOOL_WHOLE, &how->limit, "N", "train with the first N rows only", 1, 1e15},
+        {NULL, TOOL_TITLE, NULL, NULL, "Training:", 0, 0},
+        {"loss", TOOL_WORD, &how->loss, "SPEC", "(\"cross_entropy reduction=mean\")", 0, 0},
+        {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "(\"adam\")", 0, 0},
+        {"schedule", TOOL_WORD, &how->schedule, "SPEC",
+         "of the learning rate, such as \"cosine steps=100\"", 0, 0},
+        {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "of all gradients, at most; 0: any (0)", 0,
+         1e30},
+        {"skip-nonfinite", TOOL_SWITCH, &how->skip_nonfinite, NULL,
+         "no update from gradients that are not finite", 0, 0},
+        {"epochs", TOOL_WHOLE, &how->epochs, "E", "times to go through the data (1)", 1, 1e9},
+        {"batch", TOOL_WHOLE, &how->batch, "B", "rows of a mini-batch (64)", 1, 1e9},
+        {"seed", TOOL_SEED, &how->seed, "S", "of initial parameters, dropout and order (0)", 0, 0},
+        {"no-shuffle", TOOL_SWITCH, &how->no_shuffle, NULL, "rows in the order of the file", 0, 0},
+        {"drop-last", TOOL_SWITCH, &how->drop_last, NULL, "no smaller last mini-batch", 0, 0},
+        {"ahead", TOOL_WHOLE, &how->ahead, "N", "mini-batches prepared in advance (2)", 1, 1000},
+        {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
+        {"save", TOOL_WORD, &how->save, "FILE", "the training's state, after every epoch", 0, 0},
+        {"every", TOOL_WHOLE, &how->every, "N", "and after every N steps of it", 1, 1e15},
+        {"resume", TOOL_WORD, &how->resume, "FILE",
+         "go on from a state, on any pipe; same model,\ndata, loss, optimizer and batch", 0, 0},
+        {"save-params", TOOL_WORD, &how->save_params, "FILE",
+         "parameters and buffers at the end, as a\nstate_dict has them", 0, 0},
+        {"progress", TOOL_SWITCH, &how->progress, NULL, "also where stderr is no terminal", 0, 0},
+        {"quiet", TOOL_SWITCH, &how->quiet, NULL, "no progress", 0, 0},
+        {"json", TOOL_SWITCH, &how->json, NULL, "an object a line for each epoch", 0, 0},
+        {0},
+    };
+    int first;
+    tool_option pipe[TOOL_PIPE_OPTIONS];
+    tool_pipe_options(&how->pipe_args, pipe);
+    int status =
+        tool_parse(&tool_train, (const tool_option *const[]){own, pipe, NULL}, argc, argv, &first);
+    return status < 0 ? check_settings(how, argc, argv, first) : status;
+}
+
+static int run(int argc, char *argv[])
+{
+    training *t = calloc(1, sizeof *t);
+    if (!t)
+        return tool_fail(TOOL_FAILED, "out of memory");
+    t->err = (gpp_error)GPP_ERROR_INIT;
+    t->how = (settings){.loss = "cross_entropy reduction=mean", .optimizer = "adam"};
+    t->how.epochs = 1;
+    t->how.batch = 64;
+    t->how.ahead = 2;
+    int status = parse(&t->how, argc, argv);
+    if (status < 0)
+        status = tool_model_text(t->how.model, t->how.model_file, false, &t->text);
+    t->seed = t->how.seed.value;
+    if (status < 0)
+        status = work(t);
+    gpp_loader_free(t->loader);
+    gpp_pipe_free(t->pipe);
+    gpp_model_free(t->model);
+    tool_data_release(&t->data);
+    tool_data_release(&t->test);
+    free(t->text);
+    free(t);
+    return status;
+}
+
+const tool_command tool_train = {"train", "--model TEXT --input FILE --target FILE [OPTION]...",
+                                 "Train a model on a data set; stop, and go on", description, run};

@@ -1,0 +1,235 @@
+/*
+ * tools/data.c: tensors, and where they come from: safetensors files, and the arrays of
+ * gridpipe/data.h, converted as the command line says.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/tools.h"
+
+enum { MOST_CHANNELS = 4096 };
+
+int64_t tool_count(const gpp_tensor *t)
+{
+    int64_t count = 1;
+    for (int d = 0; d < t->rank; d++)
+        count *= t->dim[d];
+    return count;
+}
+
+gpp_tensor tool_room(gpp_dtype dtype, int rank, const int64_t dim[])
+{
+    gpp_tensor t = {NULL, dtype, rank, {0}};
+    for (int d = 0; d < rank; d++)
+        t.dim[d] = dim[d];
+    size_t bytes = (size_t)tool_count(&t) * gpp_dtype_size(dtype);
+    t.data = calloc(1, bytes ? bytes : 1);
+    return t;
+}
+
+bool tool_is_safetensors(const char *path)
+{
+    char head[9] = {0};
+    FILE *in = fopen(path, "rb");
+    bool is = in && fread(head, 1, sizeof head, in) == sizeof head && head[8] == '{';
+    if (in)
+        fclose(in);
+    return is;
+}
+
+/* --- conversion -------------------------------------------------------------------------------
+ */
+
+static gpp_status reshape(gpp_array *a, const char *shape, gpp_error *err)
+{
+    int64_t dim[GPP_MAX_RANK];
+    int rank = tool_whole_list(shape, dim + 1, GPP_MAX_RANK - 1);
+    if (rank < 0)
+        return tool_note(err, GPP_EINVAL,
+                         "shape must be that of a sample, such as 1,28,28, got "
+                         "\"%.60s\"",
+                         shape);
+    dim[0] = a->tensor.dim[0];
+    return gpp_array_reshape(a, rank + 1, dim, err);
+}
+
+/* A single number serves for all channels. */
+static gpp_status scale(gpp_array *a, const tool_convert *how, gpp_error *err)
+{
+    static const char *const names[] = {"mean", "std"};
+    const char *const text[] = {how->mean, how->std};
+    float value[2][MOST_CHANNELS] = {{0}, {1}};
+    int count[2] = {1, 1}, most = 1;
+    for (int k = 0; k < 2; k++) {
+        if (text[k] && (count[k] = tool_real_list(text[k], value[k], MOST_CHANNELS)) < 0)
+            return tool_note(err, GPP_EINVAL,
+                             "%s must be numbers, one for each channel, got "
+                             "\"%.60s\"",
+                             names[k], text[k]);
+        most = count[k] > most ? count[k] : most;
+    }
+    for (int k = 0; k < 2; k++)
+        for (int c = 1; c < most && count[k] == 1; c++)
+            value[k][c] = value[k][0];
+    if (count[0] != count[1] && count[0] != 1 && count[1] != 1)
+        return tool_note(err, GPP_EINVAL, "mean has %d numbers, std %d", count[0], count[1]);
+    return gpp_array_to_floats(a, value[0], value[1], most, err);
+}
+
+static gpp_status convert_input(gpp_array *a, const tool_convert *how, gpp_error *err)
+{
+    gpp_status status = how->shape ? reshape(a, how->shape, err) : GPP_OK;
+    bool scales = how->mean || how->std || (a->tensor.dtype == GPP_I64 && !how->integers);
+    return status == GPP_OK && scales ? scale(a, how, err) : status;
+}
+
+static gpp_status convert_target(gpp_array *a, const tool_convert *how, gpp_error *err)
+{
+    static const tool_convert plain = {0};
+    bool floats = how->float_target && a->tensor.dtype == GPP_I64;
+    return floats ? scale(a, &plain, err) : GPP_OK;
+}
+
+/* --- files ------------------------------------------------------------------------------------
+ */
+
+static gpp_status add_input(tool_data *d, const gpp_tensor *x, gpp_error *err)
+{
+    if (d->inputs == GPP_MAX_TENSORS)
+        return tool_note(err, GPP_EINVAL, "more than %d inputs", GPP_MAX_TENSORS);
+    d->x[d->inputs++] = *x;
+    return GPP_OK;
+}
+
+static gpp_status full(const tool_data *d, gpp_error *err)
+{
+    bool is = d->arrays > GPP_MAX_TENSORS || d->files > GPP_MAX_TENSORS;
+    return is ? tool_note(err, GPP_EINVAL, "more than %d inputs", GPP_MAX_TENSORS) : GPP_OK;
+}
+
+static gpp_status take_target(tool_data *d, const gpp_tensor *target, gpp_error *err)
+{
+    if (d->has_target)
+        return tool_note(err, GPP_EINVAL, "there are two targets");
+    d->has_target = true;
+    d->target = *target;
+    return GPP_OK;
+}
+
+static gpp_status open_file(tool_data *d, const char *path, const gpp_file **file, gpp_error *err)
+{
+    gpp_status status = full(d, err);
+    if (status == GPP_OK)
+        status = gpp_file_read(&d->file[d->files], path, err);
+    *file = status == GPP_OK ? d->file[d->files++] : NULL;
+    return status;
+}
+
+static gpp_status input_of_file(tool_data *d, const char *path, gpp_error *err)
+{
+    const gpp_file *file;
+    gpp_tensor t;
+    int before = d->inputs;
+    gpp_status status = open_file(d, path, &file, err);
+    if (status == GPP_OK && gpp_file_find(file, "x", &t, NULL) == GPP_OK)
+        status = add_input(d, &t, err);
+    for (int k = 0; status == GPP_OK && k < GPP_MAX_TENSORS; k++) {
+        char name[8];
+        snprintf(name, sizeof name, "x%d", k);
+        if (gpp_file_find(file, name, &t, NULL) != GPP_OK)
+            break;
+        status = add_input(d, &t, err);
+    }
+    if (status == GPP_OK && d->inputs == before)
+        status = tool_note(err, GPP_ENOENT, "%s has neither x nor x0", path);
+    if (status == GPP_OK && gpp_file_find(file, "target", &t, NULL) == GPP_OK)
+        status = take_target(d, &t, err);
+    return status;
+}
+
+static gpp_status open_array(tool_data *d, const char *path, gpp_array **array, gpp_error *err)
+{
+    gpp_status status = full(d, err);
+    if (status == GPP_OK)
+        status = gpp_array_read(path, &d->array[d->arrays], err);
+    *array = status == GPP_OK ? &d->array[d->arrays++] : NULL;
+    return status;
+}
+
+gpp_status tool_data_input(tool_data *d, const char *path, const tool_convert *how, gpp_error *err)
+{
+    gpp_array *array;
+    if (tool_is_safetensors(path))
+        return input_of_file(d, path, err);
+    gpp_status status = open_array(d, path, &array, err);
+    if (status == GPP_OK)
+        status = convert_input(array, how, err);
+    return status == GPP_OK ? add_input(d, &array->tensor, err) : status;
+}
+
+gpp_status tool_data_target(tool_data *d, const char *path, const tool_convert *how, gpp_error *err)
+{
+    const gpp_file *file;
+    gpp_array *array;
+    gpp_tensor t;
+    if (!tool_is_safetensors(path)) {
+        gpp_status status = open_array(d, path, &array, err);
+        if (status == GPP_OK)
+            status = convert_target(array, how, err);
+        return status == GPP_OK ? take_target(d, &array->tensor, err) : status;
+    }
+    gpp_status status = open_file(d, path, &file, err);
+    if (status == GPP_OK)
+        status = gpp_file_find(file, "target", &t, err);
+    return status == GPP_OK ? take_target(d, &t, err) : status;
+}
+
+gpp_status tool_data_cifar10(tool_data *d, const char *const paths[], int count,
+                             const tool_convert *how, gpp_error *err)
+{
+    gpp_array *images = &d->array[0], *labels = &d->array[1];
+    gpp_status status = gpp_array_read_cifar10(paths, count, images, labels, err);
+    if (status != GPP_OK)
+        return status;
+    d->arrays = 2;
+    status = convert_input(images, how, err);
+    if (status == GPP_OK)
+        status = add_input(d, &images->tensor, err);
+    return status == GPP_OK ? take_target(d, &labels->tensor, err) : status;
+}
+
+void tool_data_release(tool_data *d)
+{
+    for (int k = 0; k < d->arrays; k++)
+        gpp_array_free(&d->array[k]);
+    for (int k = 0; k < d->files; k++)
+        gpp_file_free(d->file[k]);
+    *d = (tool_data){0};
+}
+
+/* --- what a model is given --------------------------------------------------------------------
+ */
+
+gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gpp_error *err)
+{
+    gpp_shape in[GPP_MAX_TENSORS];
+    int64_t rows[GPP_MAX_BATCHES];
+    int batches = 0;
+    for (int t = 0; t < count; t++) {
+        in[t] = (gpp_shape){.dtype = x[t].dtype, .rank = x[t].rank - 1};
+        if (x[t].rank == 0) {
+            in[t] = (gpp_shape){.dtype = x[t].dtype, .batch = GPP_ROWS_FIXED, .rows = 1};
+            continue;
+        }
+        for (int d = 1; d < x[t].rank; d++)
+            in[t].dim[d - 1] = x[t].dim[d];
+        while (in[t].batch < batches && rows[in[t].batch] != x[t].dim[0])
+            in[t].batch++;
+        if (in[t].batch == GPP_MAX_BATCHES)
+            return tool_note(err, GPP_EINVAL, "inputs of more than %d numbers of rows",
+                             GPP_MAX_BATCHES);
+        if (in[t].batch == batches)
+            rows[batches++] = x[t].dim[0];
+    }
+    return gpp_model_set_inputs(model, in, count, err);
+}

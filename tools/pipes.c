@@ -1,0 +1,245 @@
+/*
+ * tools/pipes.c: how to cut and run a model, as words: "balance=3,3 chunks=4 checkpoint=never
+ * deferred_batch_norm=0", from a file's metadata or from options. What is said later overrides what
+ * was said before.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/tools.h"
+
+enum { BALANCE, PARTITIONS, CHUNKS, CHECKPOINT, DEFERRED, DEVICES, MEMORY, ASCENDING };
+
+static const char *const keys[TOOL_PIPE_KEYS] = {
+    [BALANCE] = "balance",       [PARTITIONS] = "partitions",        [CHUNKS] = "chunks",
+    [CHECKPOINT] = "checkpoint", [DEFERRED] = "deferred_batch_norm", [DEVICES] = "devices",
+    [MEMORY] = "memory_limit",   [ASCENDING] = "ascending_backward",
+};
+
+void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
+{
+    static const tool_option table[TOOL_PIPE_OPTIONS] = {
+        {NULL, TOOL_TITLE, NULL, NULL, "Pipe:", 0, 0},
+        {"partitions", TOOL_WORD, NULL, "N", "parts of the model, each on its own device (1)", 0,
+         0},
+        {"balance", TOOL_WORD, NULL, "A,B,...",
+         "layers of each partition (the costliest one as\ncheap as possible)", 0, 0},
+        {"chunks", TOOL_WORD, NULL, "M", "micro-batches that a mini-batch is cut into (1)", 0, 0},
+        {"checkpoint", TOOL_WORD, NULL, "MODE",
+         "always, except_last or never: which micro-batches\nare recomputed instead of kept "
+         "(except_last)",
+         0, 0},
+        {"deferred-batch-norm", TOOL_WORD, NULL, "0|1",
+         "statistics of the mini-batch, once, instead of\nevery micro-batch's (0)", 0, 0},
+        {"devices", TOOL_WORD, NULL, "A;B;...",
+         "of the partitions: \"cpu\", \"cpu:2\", \"cpu:0-1,4\"\n(cores shared out)", 0, 0},
+        {"memory-limit", TOOL_WORD, NULL, "BYTES", "that a device may need (none)", 0, 0},
+        {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
+         0},
+        {"pipe", TOOL_WORD, NULL, "TEXT",
+         "these together: \"balance=3,3 chunks=4\n"
+         "checkpoint=never deferred_batch_norm=0\"",
+         0, 0},
+    };
+    static const int key_of[] = {PARTITIONS, BALANCE, CHUNKS, CHECKPOINT,
+                                 DEFERRED,   DEVICES, MEMORY, ASCENDING};
+    memcpy(out, table, sizeof table);
+    for (int k = 0; k < TOOL_PIPE_KEYS; k++)
+        out[k + 1].into = &args->word[key_of[k]];
+    out[TOOL_PIPE_KEYS + 1].into = &args->text;
+}
+
+/* --- values -----------------------------------------------------------------------------------
+ */
+
+static gpp_status wrong(gpp_error *err, int key, const char *allowed, const char *text)
+{
+    return tool_note(err, GPP_EINVAL, "%s must be %s, got \"%.60s\"", keys[key], allowed, text);
+}
+
+static gpp_status set_count(gpp_error *err, int key, const char *text, int most, int *out)
+{
+    int64_t value;
+    char allowed[64];
+    if (tool_whole_list(text, &value, 1) == 1 && value >= 1 && value <= most) {
+        *out = (int)value;
+        return GPP_OK;
+    }
+    snprintf(allowed, sizeof allowed, "a whole number from 1 to %d", most);
+    return wrong(err, key, allowed, text);
+}
+
+static gpp_status set_flag(gpp_error *err, int key, const char *text, bool *out)
+{
+    if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+        return wrong(err, key, "0 or 1", text);
+    *out = *text == '1';
+    return GPP_OK;
+}
+
+static gpp_status set_balance(tool_pipe *p, const char *text, gpp_error *err)
+{
+    int64_t layers[TOOL_PARTITIONS];
+    int count = tool_whole_list(text, layers, TOOL_PARTITIONS);
+    for (int j = 0; j < count; j++)
+        if (layers[j] < 1 || layers[j] > 1000000)
+            count = -1;
+    if (count < 0)
+        return wrong(err, BALANCE, "the layers of each partition, such as 3,4", text);
+    for (int j = 0; j < count; j++)
+        p->balance[j] = (int)layers[j];
+    p->partitions = count;
+    return GPP_OK;
+}
+
+/* A number of partitions that is not that of the balance leaves it to the library. */
+static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
+{
+    int count = 0;
+    gpp_status status = set_count(err, PARTITIONS, text, TOOL_PARTITIONS, &count);
+    if (status == GPP_OK && count != p->partitions)
+        p->balance[0] = 0;
+    p->partitions = status == GPP_OK ? count : p->partitions;
+    return status;
+}
+
+/* Semicolons part devices, as commas are in their names. */
+static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
+{
+    char *at, *name;
+    if (strlen(text) >= sizeof p->device_text)
+        return wrong(err, DEVICES, "shorter", text);
+    strcpy(p->device_text, text);
+    p->devices = 0;
+    for (name = strtok_r(p->device_text, ";", &at); name; name = strtok_r(NULL, ";", &at)) {
+        if (p->devices == TOOL_PARTITIONS)
+            return wrong(err, DEVICES, "fewer", text);
+        p->device[p->devices++] = name;
+    }
+    return p->devices ? GPP_OK : wrong(err, DEVICES, "devices, such as cpu:0;cpu:1", text);
+}
+
+static gpp_status set_checkpoint(tool_pipe *p, const char *text, gpp_error *err)
+{
+    gpp_status status = gpp_checkpoint_parse(text, &p->checkpoint, err);
+    p->has_checkpoint = status == GPP_OK;
+    return status;
+}
+
+static gpp_status set_memory(tool_pipe *p, const char *text, gpp_error *err)
+{
+    int64_t bytes;
+    if (tool_whole_list(text, &bytes, 1) != 1 || bytes < 1)
+        return wrong(err, MEMORY, "a number of bytes, at least 1", text);
+    p->memory_limit = (size_t)bytes;
+    return GPP_OK;
+}
+
+static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
+{
+    switch (key) {
+    case BALANCE:
+        return set_balance(p, text, err);
+    case PARTITIONS:
+        return set_partitions(p, text, err);
+    case CHUNKS:
+        return set_count(err, key, text, 1000000, &p->chunks);
+    case CHECKPOINT:
+        return set_checkpoint(p, text, err);
+    case DEFERRED:
+        return set_flag(err, key, text, &p->deferred);
+    case DEVICES:
+        return set_devices(p, text, err);
+    case MEMORY:
+        return set_memory(p, text, err);
+    default:
+        return set_flag(err, key, text, &p->ascending);
+    }
+}
+
+/* --- from texts and options -------------------------------------------------------------------
+ */
+
+static gpp_status set_named(tool_pipe *p, char *word, gpp_error *err)
+{
+    char *value = strchr(word, '=');
+    if (!value)
+        return tool_note(err, GPP_ESYNTAX, "pipe: \"%.60s\" is no key=value", word);
+    *value++ = '\0';
+    for (int k = 0; k < TOOL_PIPE_KEYS; k++)
+        if (!strcmp(word, keys[k]))
+            return set(p, k, value, err);
+    return tool_note(err, GPP_ENOENT, "pipe: there is no \"%.60s\"", word);
+}
+
+gpp_status tool_pipe_parse(tool_pipe *p, const char *text, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    char *at, *copy = strdup(text);
+    if (!copy)
+        return tool_note(err, GPP_ENOMEM, "a pipe's text");
+    for (char *word = strtok_r(copy, " ", &at); word && status == GPP_OK;
+         word = strtok_r(NULL, " ", &at))
+        status = set_named(p, word, err);
+    free(copy);
+    return status;
+}
+
+gpp_status tool_pipe_take(tool_pipe *p, const tool_pipe_args *args, gpp_error *err)
+{
+    gpp_status status = args->text ? tool_pipe_parse(p, args->text, err) : GPP_OK;
+    for (int k = 0; k < TOOL_PIPE_KEYS && status == GPP_OK; k++)
+        if (args->word[k])
+            status = set(p, k, args->word[k], err);
+    if (status == GPP_OK && args->word[BALANCE] && args->word[PARTITIONS] && !p->balance[0])
+        status = tool_note(err, GPP_EINVAL, "balance \"%.60s\" is not of %d partitions",
+                           args->word[BALANCE], p->partitions);
+    return status;
+}
+
+gpp_status tool_pipe_take_steps(tool_pipe *p, const tool_pipe_args *args, gpp_error *err)
+{
+    tool_pipe_args some = {
+        .word = {[CHUNKS] = args->word[CHUNKS], [CHECKPOINT] = args->word[CHECKPOINT]}};
+    return tool_pipe_take(p, &some, err);
+}
+
+void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
+{
+    o->partitions = p->partitions;
+    o->balance = p->balance[0] ? p->balance : NULL;
+    o->chunks = p->chunks ? p->chunks : 1;
+    o->checkpoint = p->has_checkpoint ? p->checkpoint : o->checkpoint;
+    o->deferred_batch_norm = p->deferred;
+    o->ascending_backward = p->ascending;
+    o->devices = p->devices ? p->device : NULL;
+    o->device_count = p->devices;
+    o->memory_limit = p->memory_limit;
+}
+
+void tool_pipe_describe(const gpp_pipe *pipe, bool deferred, char *text, size_t size)
+{
+    gpp_pipe_info info;
+    gpp_pipe_get_info(pipe, &info);
+    size_t at = 0;
+    for (int j = 0; j < info.partitions && at < size; j++)
+        at += (size_t)snprintf(text + at, size - at, "%s%d", j ? "," : "balance=", info.balance[j]);
+    if (at < size)
+        snprintf(text + at, size - at, " chunks=%d checkpoint=%s deferred_batch_norm=%d",
+                 info.chunks, gpp_checkpoint_name(info.checkpoint), deferred);
+}
+
+gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err)
+{
+    gpp_model *model = NULL;
+    gpp_status status = gpp_model_new(&model, err);
+    *pipe = NULL;
+    if (status == GPP_OK)
+        status = gpp_model_add(model, "identity", NULL, NULL, 0, err);
+    if (status == GPP_OK)
+        status = gpp_model_set_input(model, GPP_F32, 0, NULL, err);
+    if (status == GPP_OK)
+        status = gpp_pipe_new(pipe, model, NULL, err);
+    gpp_model_free(model);
+    return status;
+}

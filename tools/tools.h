@@ -1,0 +1,224 @@
+/*
+ * tools/tools.h: what the subcommands of `gridpipe` share: their form, options, errors, JSON, pipes
+ * as text, data from files, and jobs: a model (or one layer, a loss, an optimizer) run on given
+ * arrays, its results named as in files of reference vectors.
+ *
+ * The command uses the public interface alone.
+ */
+#ifndef GPP_TOOLS_H
+#define GPP_TOOLS_H
+
+#include <gridpipe.h>
+#include <stdio.h>
+
+/* Exit statuses. */
+enum { TOOL_DONE = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+/* --- subcommands and their options (options.c) ------------------------------------------------ */
+
+typedef struct tool_command {
+    const char *name, *arguments, *summary, *description;
+    int (*run)(int argc, char *argv[]); /* argv[0] is the command's name. @return exit status */
+} tool_command;
+
+extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model;
+
+typedef enum tool_kind {
+    TOOL_TITLE,  /* a line of the help text */
+    TOOL_SWITCH, /* bool */
+    TOOL_WORD,   /* const char * */
+    TOOL_WORDS,  /* tool_words: may be repeated */
+    TOOL_WHOLE,  /* int64_t from min to max */
+    TOOL_REAL,   /* double from min to max */
+    TOOL_SEED,   /* tool_seed */
+} tool_kind;
+
+typedef struct tool_words {
+    int count;
+    const char *word[GPP_MAX_TENSORS];
+} tool_words;
+
+typedef struct tool_seed {
+    bool given;
+    uint64_t value;
+} tool_seed;
+
+typedef struct tool_option {
+    const char *name; /* without its dashes; NULL: a title */
+    tool_kind kind;
+    void *into;
+    const char *argument;
+    const char *help; /* lines are parted by newlines; NULL ends a table */
+    double min, max;
+} tool_option;
+
+/**
+ * Read a command's options; what is left in argv are its arguments.
+ * @param tables  of options, NULL-terminated; --help comes by itself
+ * @param first   out: index of the first argument
+ * @return -1: go on; else the exit status, with everything said
+ */
+int tool_parse(const tool_command *command, const tool_option *const tables[], int argc,
+               char *argv[], int *first);
+/** "gridpipe COMMAND: ..." on stderr. @return status */
+int tool_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** The same with the library's message. @return TOOL_FAILED */
+int tool_error(const gpp_error *err);
+/** The same for what was on the command line. @return TOOL_USAGE; TOOL_FAILED when it was not its
+ * fault */
+int tool_refused(const gpp_error *err);
+/** Fills an error record. @return status */
+gpp_status tool_note(gpp_error *err, gpp_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/** Stdout has everything, or the status says that it has not. */
+int tool_flushed(int status);
+/** Numbers "3,32,32". @return how many; -1: not a list of 1 to `most` numbers */
+int tool_whole_list(const char *text, int64_t out[], int most);
+int tool_real_list(const char *text, float out[], int most);
+/** The whole text of a file, free() it. NULL, with everything said, when it cannot be read. */
+char *tool_read_text(const char *path);
+/** A model text from --model or --model-file, exactly one of which is needed unless `optional`.
+ * Free it. @return exit status, -1: go on */
+int tool_model_text(const char *model, const char *file, bool optional, char **text);
+
+/* --- JSON (json.c) ------------------------------------------------------------------------------
+ */
+
+typedef struct tool_json {
+    FILE *out;
+    bool comma;
+} tool_json;
+
+void tool_json_open(tool_json *json, const char *key, char bracket);
+void tool_json_close(tool_json *json, char bracket);
+/** @param key  NULL in an array. A NULL text and numbers that are not finite are null. */
+void tool_json_text(tool_json *json, const char *key, const char *text);
+void tool_json_real(tool_json *json, const char *key, double value);
+void tool_json_whole(tool_json *json, const char *key, int64_t value);
+void tool_json_flag(tool_json *json, const char *key, bool value);
+
+/* --- pipes (pipes.c) ----------------------------------------------------------------------------
+ */
+
+enum { TOOL_PARTITIONS = 1024, TOOL_PIPE_KEYS = 8 };
+
+/** How to cut and run a model. All zero: nothing is said. */
+typedef struct tool_pipe {
+    int partitions, balance[TOOL_PARTITIONS]; /* balance[0] == 0: automatic */
+    int chunks;                               /* 0: 1 */
+    bool has_checkpoint;
+    gpp_checkpoint checkpoint;
+    bool deferred, ascending;
+    int devices;
+    char device_text[512];
+    const char *device[TOOL_PARTITIONS];
+    size_t memory_limit;
+} tool_pipe;
+
+/** Options of the command line for it: --pipe with the text of a vector's metadata, and one of
+ * each. */
+typedef struct tool_pipe_args {
+    const char *text;
+    const char *word[TOOL_PIPE_KEYS];
+} tool_pipe_args;
+
+enum { TOOL_PIPE_OPTIONS = TOOL_PIPE_KEYS + 3 };
+
+/** The table of these options. */
+void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS]);
+/** Take settings from "balance=3,3 chunks=4 checkpoint=never deferred_batch_norm=0". */
+gpp_status tool_pipe_parse(tool_pipe *pipe, const char *text, gpp_error *err);
+/** Let the command line override what is known. */
+gpp_status tool_pipe_take(tool_pipe *pipe, const tool_pipe_args *args, gpp_error *err);
+/** The same for chunks and checkpoint alone. */
+gpp_status tool_pipe_take_steps(tool_pipe *pipe, const tool_pipe_args *args, gpp_error *err);
+void tool_pipe_apply(const tool_pipe *pipe, gpp_pipe_options *options);
+/** As tool_pipe_parse reads it. */
+void tool_pipe_describe(const gpp_pipe *pipe, bool deferred, char *text, size_t size);
+/** The runtime stays up as long as there is a pipe; this one does nothing else. */
+gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err);
+
+/* --- tensors and data (data.c) ------------------------------------------------------------------
+ */
+
+int64_t tool_count(const gpp_tensor *tensor);
+/** Memory for a tensor of this shape; free its data. data NULL: no memory */
+gpp_tensor tool_room(gpp_dtype dtype, int rank, const int64_t dim[]);
+
+/** How files become inputs. All zero: as they are. */
+typedef struct tool_convert {
+    const char *shape, *mean, *std; /* lists as given; NULL: none */
+    bool integers;                  /* inputs stay int64 */
+    bool float_target;
+} tool_convert;
+
+/** Inputs and target of a data set. Release it, also after a failure. */
+typedef struct tool_data {
+    int inputs, arrays, files;
+    bool has_target;
+    gpp_tensor x[GPP_MAX_TENSORS], target;
+    gpp_array array[GPP_MAX_TENSORS + 1];
+    gpp_file *file[GPP_MAX_TENSORS + 1];
+} tool_data;
+
+/** Add the input of a file, or of a safetensors file its x, x0, x1, ... and target. */
+gpp_status tool_data_input(tool_data *data, const char *path, const tool_convert *how,
+                           gpp_error *err);
+gpp_status tool_data_target(tool_data *data, const char *path, const tool_convert *how,
+                            gpp_error *err);
+/** Images and labels of CIFAR-10. */
+gpp_status tool_data_cifar10(tool_data *data, const char *const paths[], int count,
+                             const tool_convert *how, gpp_error *err);
+void tool_data_release(tool_data *data);
+/** Told from its ninth byte, the first of the header. */
+bool tool_is_safetensors(const char *path);
+
+/** Tell a model its inputs: samples of x; those with as many rows are of one batch. */
+gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gpp_error *err);
+/** A new model with the operators that this command knows besides the built-in ones. */
+gpp_status tool_model_new(gpp_model **model, const char *text, gpp_error *err);
+
+/* --- jobs (job.c; given.c for optimizers) -----------------------------------------------------
+ */
+
+/** What to run. Strings may be NULL or "". */
+typedef struct tool_job {
+    const gpp_file *in; /* the arrays given */
+    bool *used;         /* [gpp_file_count(in)] out: which of them were inputs */
+    const char *model;  /* "": a model without layers */
+    const char *loss, *optimizer, *schedule;
+    bool evaluate;   /* no training: outputs alone */
+    bool eval_after; /* outputs in evaluation mode after the last step */
+    bool inputs;     /* param.* go into the results as well */
+    int64_t steps;
+    double clip_norm;
+    bool skip_nonfinite;
+    uint64_t seed;
+    tool_pipe pipe;
+    const char *params; /* a file to take parameters from */
+    unsigned load_flags;
+    const char *save; /* where to put parameters afterwards */
+
+    char loss_text[512]; /* for tool_job_words */
+
+    /* out */
+    bool making; /* it has failed where model and pipe are made of words */
+    int64_t rows;
+    char pipe_text[8192], micro_batches[4096];
+    gpp_step_stats stats;
+    double first_loss, last_loss; /* NAN: none */
+    int64_t steps_done;
+} tool_job;
+
+/** What a file's metadata says: model, loss, optimizer, pipe, ... */
+gpp_status tool_job_words(tool_job *job, const gpp_file *file, gpp_error *err);
+/** Results, by the names of the vectors, go into `out`: y, loss, grad.*, after.*, y_eval_after. */
+gpp_status tool_job_run(tool_job *job, gpp_file *out, gpp_error *err);
+/** Updates p<k> by the given gradients g<k>: p<k>_after; of clip_grad_norm g<k>_after and norm. */
+gpp_status tool_job_optimize(tool_job *job, gpp_file *out, gpp_error *err);
+/** An input of the job; marks it. @return false: there is none */
+bool tool_job_find(tool_job *job, const char *name, gpp_tensor *tensor);
+/** The inputs `letter`, or `letter`0, `letter`1, ... @return their number */
+int tool_job_inputs(tool_job *job, const char *letter, gpp_tensor tensor[GPP_MAX_TENSORS]);
+
+#endif
