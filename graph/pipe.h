@@ -158,6 +158,7 @@ struct gpp_pipe {
     uint64_t steps;       /* training passes begun: the random generator's step */
     int64_t updates;      /* of the optimizer, done or skipped for want of finite gradients */
     bool has_grads, adds; /* adds: gradients add up over calls */
+    bool as_evaluation;   /* passes that go back run layers in evaluation mode */
     bool pending;         /* there are gradients that no update has used */
     bool ran;             /* tasks were submitted since it was cleared */
     bool broken;          /* a step failed after some partitions were updated */

@@ -131,7 +131,8 @@ static gpp_status usable(const gpp_pipe *p, gpp_error *err)
 static void set_job(gpp_pipe *p, unsigned flags, uint64_t step)
 {
     gpp__job *job = &p->job;
-    job->training = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    bool goes_back = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    job->training = goes_back && !p->as_evaluation;
     job->nan_is_error = p->nan_is_error;
     job->loss = p->loss;
     job->loss_attr = p->loss_attr;
@@ -399,6 +400,16 @@ gpp_status gpp_pipe_accumulate(gpp_pipe *p, bool on, gpp_error *err)
     if (status == GPP_OK)
         p->adds = on;
     return status;
+}
+
+gpp_status gpp_pipe_set_training(gpp_pipe *p, bool on, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status != GPP_OK || p->as_evaluation == !on)
+        return status;
+    p->as_evaluation = !on;
+    gpp__discard_kept(p); /* their backwards would not be of the same mode */
+    return GPP_OK;
 }
 
 gpp_status gpp_pipe_discard_gradients(gpp_pipe *p, gpp_error *err)

@@ -155,6 +155,13 @@ GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const
                                       gpp_error *err);
 
 /**
+ * Whether passes that keep what a backward needs are in training mode; initially they are. When not,
+ * layers behave as in an evaluation: dropout passes its input on, batch normalisation uses the running
+ * statistics and leaves them alone; gradients and updates are as ever.
+ */
+GPP_API gpp_status gpp_pipe_set_training(gpp_pipe *pipe, bool on, gpp_error *err);
+
+/**
  * Whether gradients add up over calls of gpp_pipe_gradients and gpp_pipe_backward until the next
  * gpp_pipe_update or gpp_pipe_discard_gradients (the update of gpp_pipe_step counts as well). A
  * failure inside a step discards what had added up. Initially they do not.
