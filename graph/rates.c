@@ -21,8 +21,11 @@ static gpp_status make_learn(gpp_pipe *p, gpp_error *err)
     p->learn = calloc(count, sizeof *p->learn);
     p->learn_attr = calloc(count, p->optimizer->attr_size);
     p->learn_at = calloc((size_t)p->network->nodes, sizeof *p->learn_at);
-    if (!p->learn || !p->learn_attr || !p->learn_at)
+    if (!p->learn || !p->learn_attr || !p->learn_at) {
+        free(p->learn_at);
+        p->learn_at = NULL; /* it says that all of them are there */
         return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->parameters);
+    }
     for (int k = p->parameters - 1; k >= 0; k--)
         p->learn_at[p->named[k].node] = k;
     return GPP_OK;

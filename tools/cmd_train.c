@@ -61,17 +61,25 @@ typedef struct training {
 } training;
 
 static volatile sig_atomic_t stop;
+static volatile double stopped_at;
 
+/* A second signal ends the program at once, unless it comes with the first: timeout(1), for one,
+ * signals the program and then its whole group. */
 static void on_signal(int number)
 {
-    (void)number;
+    double now = tool_seconds();
+    if (stop && now - stopped_at > 0.5) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    if (!stop)
+        stopped_at = now;
     stop = 1;
 }
 
-/* A second one ends the program at once. */
 static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }

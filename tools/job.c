@@ -400,9 +400,12 @@ static gpp_status train_layers(run *r)
 
 static gpp_status run_layers(run *r)
 {
-    gpp_status status = r->job->evaluate
-                            ? gpp_pipe_evaluate(r->pipe, r->x, NULL, r->y, NULL, r->err)
-                            : train_layers(r);
+    bool goes_back = tool_job_inputs(r->job, "grad_y", r->grad_y) > 0;
+    gpp_status status = gpp_pipe_set_training(r->pipe, !r->job->evaluate, r->err);
+    if (status == GPP_OK)
+        status = r->job->evaluate && !goes_back
+                     ? gpp_pipe_evaluate(r->pipe, r->x, NULL, r->y, NULL, r->err)
+                     : train_layers(r);
     if (status == GPP_OK)
         status = add_outputs(r, "y");
     return status == GPP_OK ? add_all(r, "after.", BUFFERS) : status;

@@ -137,7 +137,8 @@ AVX2 static int64_t vector_maximum(const pool_plan *p, const window *wh, const f
                                    uint8_t *place)
 {
     int64_t ahead = (int64_t)p->h.stride * p->w.in * p->channels, c = 0;
-    for (int32_t o = 0; o < p->w.out; o++, y += p->channels, place += place ? p->channels : 0) {
+    for (int32_t o = 0; o < p->w.out;
+         o++, y += p->channels, place = place ? place + p->channels : NULL) {
         const window *ww = &p->w.window[o];
         const float *from = x + ww->in * p->channels;
         for (c = 0; c + 32 <= p->channels; c += 32)

@@ -12,7 +12,7 @@ GPP_BEGIN_DECLS
     X(GPP_OK, 0, "success")                                                                        \
     X(GPP_EINVAL, 1, "invalid argument")                                                           \
     X(GPP_ENOMEM, 2, "out of memory, or over a memory limit")                                      \
-    X(GPP_ESYNTAX, 3, "model text cannot be read")                                                 \
+    X(GPP_ESYNTAX, 3, "a text or a file cannot be understood")                                     \
     X(GPP_ESHAPE, 4, "shapes or types do not fit")                                                 \
     X(GPP_ENOENT, 5, "no such layer, parameter, key or file")                                      \
     X(GPP_ESTATE, 6, "not possible in the present state")                                          \
