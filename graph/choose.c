@@ -10,6 +10,32 @@
 #include "codelets/user_loss.h"
 #include "graph/pipe.h"
 
+const char *gpp_loss_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__losses[count])
+        count++;
+    return gpp__losses[count] ? gpp__losses[count]->name : NULL;
+}
+
+const char *gpp_optimizer_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__optimizers[count])
+        count++;
+    return gpp__optimizers[count] ? gpp__optimizers[count]->name : NULL;
+}
+
+static gpp_status fail_unknown(const char *what, const char *name, const char *(*known)(size_t),
+                               gpp_error *err)
+{
+    char all[256] = "";
+    size_t at = 0;
+    for (size_t k = 0; known(k) && at < sizeof all; k++)
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", k ? ", " : "", known(k));
+    return gpp__fail(err, GPP_ENOENT, "no %s is called \"%s\"; there are %s", what, name, all);
+}
+
 enum { MOST_ATTRS = 16, ATTR_TEXT = 512 };
 
 typedef struct spec {
@@ -64,7 +90,7 @@ static gpp_status find_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *e
         if (!strcmp(gpp__losses[k]->name, s.name))
             p->loss = gpp__losses[k];
     if (!p->loss)
-        return gpp__fail(err, GPP_ENOENT, "no loss is called \"%s\"", s.name);
+        return fail_unknown("loss", s.name, gpp_loss_name, err);
     return make_attr(s.name, p->loss->keys, p->loss->attr_size, &s, &p->loss_attr, err);
 }
 
@@ -113,7 +139,7 @@ static gpp_status find_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
         if (!strcmp(gpp__optimizers[k]->name, s.name))
             p->optimizer = gpp__optimizers[k];
     if (!p->optimizer)
-        return gpp__fail(err, GPP_ENOENT, "no optimizer is called \"%s\"", s.name);
+        return fail_unknown("optimizer", s.name, gpp_optimizer_name, err);
     status =
         make_attr(s.name, p->optimizer->keys, p->optimizer->attr_size, &s, &p->optimizer_attr, err);
     if (status == GPP_OK && p->optimizer->check)

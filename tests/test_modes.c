@@ -456,7 +456,8 @@ Test(modes, a_model_without_layers_gives_its_inputs_back)
     cr_expect(loss > 0);
     o.partitions = 1;
     o.balance = (int[]){1};
-    cr_expect_eq(gpp_pipe_new(&p, m, &o, &err), GPP_EINVAL, "there is no layer to balance");
+    gpp_pipe *none;
+    cr_expect_eq(gpp_pipe_new(&none, m, &o, &err), GPP_EINVAL, "there is no layer to balance");
     test_batch_free(&b);
     gpp_pipe_free(p);
     gpp_model_free(m);

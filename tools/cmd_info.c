@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tools/tools.h"
@@ -63,10 +64,19 @@ static gpp_status devices_pipe(int partitions, gpp_pipe **pipe, gpp_error *err)
     return status;
 }
 
-static int operators(void)
+/* Names that are asked for by number. */
+typedef const char *(*name_of)(size_t k);
+static const struct {
+    const char *what;
+    name_of name;
+} lists[] = {
+    {"layers", gpp_op_name}, {"losses", gpp_loss_name}, {"optimizers", gpp_optimizer_name}};
+enum { LISTS = sizeof lists / sizeof *lists };
+
+static int count_names(name_of name)
 {
     int count = 0;
-    while (gpp_op_name((size_t)count))
+    while (name((size_t)count))
         count++;
     return count;
 }
@@ -91,11 +101,24 @@ static void print_json(const gpp_pipe_info *info, int cores, long machine)
     for (const fact *f = limits; f->name; f++)
         tool_json_whole(j, f->name, f->value);
     tool_json_close(j, '}');
-    tool_json_open(j, "layers", '[');
-    for (size_t k = 0; gpp_op_name(k); k++)
-        tool_json_text(j, NULL, gpp_op_name(k));
-    tool_json_close(j, ']');
+    for (int l = 0; l < LISTS; l++) {
+        tool_json_open(j, lists[l].what, '[');
+        for (size_t k = 0; lists[l].name(k); k++)
+            tool_json_text(j, NULL, lists[l].name(k));
+        tool_json_close(j, ']');
+    }
     tool_json_close(j, '}');
+    putchar('\n');
+}
+
+static void print_names(const char *what, name_of name)
+{
+    int column = printf("%-10s %d:", what, count_names(name));
+    for (size_t k = 0; name(k); k++) {
+        if (column + (int)strlen(name(k)) > 78)
+            column = printf("\n          ") - 1;
+        column += printf(" %s", name(k));
+    }
     putchar('\n');
 }
 
@@ -111,14 +134,8 @@ static void print_text(const gpp_pipe_info *info, int cores, long machine)
                info->device_threads[d], info->device_threads[d] == 1 ? "" : "s");
     for (const fact *f = limits; f->name; f++)
         printf("%-9s  %lld %s\n", f == limits ? "limits" : "", (long long)f->value, f->what);
-    printf("layers     %d:", operators());
-    int column = 15;
-    for (size_t k = 0; gpp_op_name(k); k++) {
-        if (column > 75)
-            column = printf("\n          ") - 1;
-        column += printf(" %s", gpp_op_name(k));
-    }
-    putchar('\n');
+    for (int l = 0; l < LISTS; l++)
+        print_names(lists[l].what, lists[l].name);
 }
 
 /* As many devices as this process has cores; fewer where the runtime has no more. */

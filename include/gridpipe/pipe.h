@@ -100,6 +100,10 @@ typedef struct gpp_pipe_options {
             false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false                               \
     }
 
+/** Names of the built-in losses and optimizers, NULL past the last. Static storage. */
+GPP_API const char *gpp_loss_name(size_t k);
+GPP_API const char *gpp_optimizer_name(size_t k);
+
 /**
  * Cut `model`, place its partitions, initialise its parameters.
  *
