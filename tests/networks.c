@@ -1,10 +1,59 @@
 /*
- * tests/networks.c: compiled models as text, and what holds for all of them.
+ * tests/networks.c: building models, what refuses to be one, compiled models as text, and what
+ * holds for all of them.
  */
 #include "tests/networks.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
+
+gpp_model *test_model_empty(void)
+{
+    gpp_model *model;
+    cr_assert_eq(gpp_model_new(&model, NULL), GPP_OK);
+    return model;
+}
+
+gpp_model *test_model_text(const char *text)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model = test_model_empty();
+    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
+    return model;
+}
+
+void test_add(gpp_model *model, const char *op)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(gpp_model_add(model, op, NULL, NULL, 0, &err), GPP_OK, "%s", err.msg);
+}
+
+void test_from(gpp_model *model, int op, int tensor)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(gpp_model_from(model, &(gpp_ref){op, tensor}, 1, &err), GPP_OK, "%s", err.msg);
+}
+
+gpp_status test_set_input(gpp_model *model, int rank, gpp_error *err)
+{
+    static const int64_t dim[] = {4, 6, 6};
+    return gpp_model_set_input(model, GPP_F32, rank, dim, err);
+}
+
+void test_expect_refusals(gpp_model *model, const test_refusal cases[], size_t count)
+{
+    const int layers = gpp_model_layers(model), parts = model->parts;
+    for (size_t k = 0; k < count; k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        cr_expect_eq(gpp_model_add_text(model, cases[k].text, &err), cases[k].status, "%s: %s",
+                     cases[k].why, err.msg);
+        cr_expect(strstr(err.msg, cases[k].message), "%s: %s", cases[k].why, err.msg);
+        cr_expect(strncmp(err.msg, "line ", 5) == 0, "%s: %s", cases[k].why, err.msg);
+        cr_expect(gpp_model_layers(model) == layers && model->parts == parts && !model->open, "%s",
+                  cases[k].why);
+    }
+}
 
 const char *test_sketch(const gpp_model *model, char *out, size_t size)
 {

@@ -10,33 +10,16 @@
 #include <string.h>
 
 #include "codelets/cpu/philox.h"
-#include "tests/support.h"
-#include "tests/vectors.h"
+#include "tests/slopes.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 #define MOST         4 /* tensors of a case */
 
-static float *floats(int64_t count)
-{
-    return test_room((size_t)count * sizeof(float));
-}
-
 /* --- reference vectors ------------------------------------------------------------------------ */
-
-/* Reference values are float64 results rounded to float32. */
-#define VECTOR_TOLERANCE 1e-5
-
-static void expect_close(const char *file, const char *array, double off)
-{
-    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
-}
 
 Test(arith, reference_vectors_are_met_within_1e_5_of_the_largest_value)
 {
-    static const struct {
-        char op[20];
-        int files;
-    } known[] = {
+    static const test_known known[] = {
         {"add", 1},
         {"mul", 1},
         {"cat", 1},
@@ -57,17 +40,7 @@ Test(arith, reference_vectors_are_met_within_1e_5_of_the_largest_value)
         {"log_softmax", 1},
         {"conv_transpose2d", 3},
     };
-    int files = 0;
-    for (size_t k = 0; k < COUNT(known); k++)
-        files += known[k].files;
-    for (size_t k = 0; k < COUNT(known); k++) {
-        int run = test_vectors_run(known[k].op, 2, expect_close);
-        if (run < 0) {
-            fprintf(stderr, "layer vectors: no folder, %d not run\n", files);
-            cr_skip_test("no folder of reference vectors");
-        }
-        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
-    }
+    test_expect_vectors("layer", known, COUNT(known));
 }
 
 /* --- central differences ---------------------------------------------------------------------- */
@@ -224,16 +197,16 @@ static probe probe_new(const arith_case *c, int threads)
     p.outputs = p.rig->layer.out_count;
     for (int t = 0; t < p.inputs; t++) {
         int64_t count = test_rig_input(p.rig, t);
-        p.x[t] = floats(count);
-        p.grad[t] = floats(count);
+        p.x[t] = test_floats(count);
+        p.grad[t] = test_floats(count);
         if (c->curved)
             test_fill(p.x[t], count, 30 + (uint64_t)t, -2, 2);
         else
             test_fill_apart(p.x[t], count, 30 + (uint64_t)t, 0.1);
     }
     for (int t = 0; t < p.outputs; t++) {
-        p.y[t] = floats(test_rig_output(p.rig, t));
-        p.w[t] = floats(test_rig_output(p.rig, t));
+        p.y[t] = test_floats(test_rig_output(p.rig, t));
+        p.w[t] = test_floats(test_rig_output(p.rig, t));
         test_fill(p.w[t], test_rig_output(p.rig, t), 70 + (uint64_t)t, -1, 1);
     }
     for (int k = 0; k < p.rig->layer.param_count; k++)
@@ -278,49 +251,23 @@ static void probe_back(probe *p)
 #define STEP      0.01f
 #define TOLERANCE 2e-3
 
-static void expect_slope(probe *p, float *at, int64_t count, const float *grad, const char *name)
+static double value_of(void *argument)
 {
-    float *middle = floats(count), *u = floats(count);
-    double scale = sqrt(test_dot(grad, grad, count));
-    memcpy(middle, at, (size_t)count * sizeof *at);
-    for (uint64_t direction = 0; direction < 6; direction++) {
-        double f[2];
-        test_fill_signs(u, count, 500 + direction);
-        for (int side = 0; side < 2; side++) {
-            for (int64_t k = 0; k < count; k++)
-                at[k] = middle[k] + (side ? STEP : -STEP) * u[k];
-            f[side] = probe_value(p);
-        }
-        double slope = (f[1] - f[0]) / (2 * (double)STEP), want = test_dot(grad, u, count);
-        cr_expect(fabs(slope - want) <= TOLERANCE * scale,
-                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
-                  name, slope, want, scale);
-    }
-    memcpy(at, middle, (size_t)count * sizeof *at);
-    free(middle);
-    free(u);
+    return probe_value(argument);
 }
 
 static void expect_slopes(const arith_case *c)
 {
     probe p = probe_new(c, 2);
-    float *grad[GPP__MAX_PARAMS];
+    const test_slopes s = {c->spec, c->why, value_of, &p, STEP, TOLERANCE, 0};
     probe_value(&p);
     probe_back(&p);
-    for (int k = 0; k < p.rig->layer.param_count; k++) {
-        grad[k] = floats(p.rig->layer.param[k].count);
-        test_rig_grad(p.rig, k, grad[k]);
-    }
     for (int t = 0; t < p.inputs; t++) {
         char name[16];
         snprintf(name, sizeof name, "x%d", t);
-        expect_slope(&p, p.x[t], test_rig_input(p.rig, t), p.grad[t], name);
+        test_expect_slope(&s, p.x[t], test_rig_input(p.rig, t), p.grad[t], name);
     }
-    for (int k = 0; k < p.rig->layer.param_count; k++) {
-        expect_slope(&p, test_rig_param(p.rig, k), p.rig->layer.param[k].count, grad[k],
-                     p.rig->layer.param[k].name);
-        free(grad[k]);
-    }
+    test_expect_param_slopes(&s, p.rig);
     probe_free(&p);
 }
 
@@ -348,7 +295,7 @@ static void expect_same_results(const arith_case *c, int threads)
                   "%s: %d threads change gradient %d", c->spec, threads, t);
     for (int k = 0; k < one.rig->layer.param_count; k++) {
         int64_t count = one.rig->layer.param[k].count;
-        float *a = floats(count), *b = floats(count);
+        float *a = test_floats(count), *b = test_floats(count);
         test_rig_grad(one.rig, k, a);
         test_rig_grad(many.rig, k, b);
         cr_expect(test_same(a, b, count), "%s: %d threads change a parameter's gradient", c->spec,
@@ -397,7 +344,7 @@ Test(arith, parameter_gradients_add_up_when_asked)
         probe p = probe_new(c, 2);
         for (int param = 0; param < p.rig->layer.param_count; param++, tried++) {
             int64_t count = p.rig->layer.param[param].count;
-            float *once = floats(count), *twice = floats(count);
+            float *once = test_floats(count), *twice = test_floats(count);
             probe_value(&p);
             probe_back(&p);
             test_rig_grad(p.rig, param, once);
@@ -509,7 +456,7 @@ static int64_t moved(int64_t e, const shape *s, const shape *in, int dim, int64_
 static bool lie_side_by_side(const shape *whole, const float *data, int dim, int parts,
                              const shape part[], void *const from[])
 {
-    float *want = floats(elements(whole));
+    float *want = test_floats(elements(whole));
     test_fill(want, elements(whole), 0, 0, 0);
     int64_t at = 0;
     for (int t = 0; t < parts; at += part[t++].dim[dim])

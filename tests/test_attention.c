@@ -8,50 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support.h"
-#include "tests/vectors.h"
+#include "tests/slopes.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-static test_rig *rig_of(const char *spec, const gpp__desc *in, int64_t rows, int threads)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    test_rig *rig;
-    gpp_status status = test_rig_new(&rig, spec, 0, in, rows, threads, &err);
-    cr_assert_eq(status, GPP_OK, "%s: %s", spec, err.msg);
-    rig->run.err = NULL;
-    return rig;
-}
-
-static float *floats(int64_t count)
-{
-    return test_room((size_t)count * sizeof(float));
-}
-
 /* --- reference vectors ------------------------------------------------------------------------ */
-
-/* Reference values are float64 results rounded to float32. */
-#define VECTOR_TOLERANCE 1e-5
-
-static void expect_close(const char *file, const char *array, double off)
-{
-    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
-}
 
 Test(attention, reference_vectors_are_met_within_1e_5_of_the_largest_value)
 {
-    static const struct {
-        char op[16];
-        int files;
-    } known[] = {{"embedding", 2}, {"self_attention", 5}};
-    for (size_t k = 0; k < COUNT(known); k++) {
-        int run = test_vectors_run(known[k].op, 2, expect_close);
-        if (run < 0) {
-            fprintf(stderr, "attention vectors: no folder, 7 not run\n");
-            cr_skip_test("no folder of reference vectors");
-        }
-        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
-    }
+    static const test_known known[] = {{"embedding", 2}, {"self_attention", 5}};
+    test_expect_vectors("attention", known, COUNT(known));
 }
 
 /* --- self_attention --------------------------------------------------------------------------- */
@@ -94,13 +60,13 @@ typedef struct probe {
 static probe probe_new(const attention_case *c, int threads)
 {
     gpp__desc in = {.dtype = GPP_F32, .rank = 2, .dim = {c->length, c->width}};
-    probe p = {.c = c, .rig = rig_of(c->spec, &in, c->rows, threads)};
+    probe p = {.c = c, .rig = test_rig_on(c->spec, &in, c->rows, threads)};
     double bound = 2 / sqrt((double)c->width);
     p.count = test_rig_inputs(p.rig);
-    p.x = floats(p.count);
-    p.y = floats(p.count);
-    p.dy = floats(p.count);
-    p.dx = floats(p.count);
+    p.x = test_floats(p.count);
+    p.y = test_floats(p.count);
+    p.dy = test_floats(p.count);
+    p.dx = test_floats(p.count);
     test_fill(p.x, p.count, 51, -1, 1);
     test_fill(p.dy, p.count, 52, -1, 1);
     for (int k = 0; k < PARAMS; k++)
@@ -263,7 +229,7 @@ static void expect_formula(const attention_case *c)
     cr_expect(dx < TOLERANCE, "%s (%s): dx is off by %.3g", c->spec, c->why, dx);
     for (int k = 0; k < PARAMS; k++) {
         int64_t count = p.rig->layer.param[k].count;
-        float *grad = floats(count);
+        float *grad = test_floats(count);
         test_rig_grad(p.rig, k, grad);
         double off = distance(grad, t.grad[k], count);
         cr_expect(off < TOLERANCE, "%s (%s): gradient of %s is off by %.3g", c->spec, c->why,
@@ -287,49 +253,22 @@ Test(self_attention, outputs_and_gradients_are_those_of_the_formula_in_float64)
  * and exponentials, some times the gradient's terms: below 1e-3; rounding 1e-7 · √n / h next to a
  * derivative of about √n: 2e-5.
  */
-static void expect_slope(const probe *p, float *at, int64_t count, const float *grad,
-                         const char *name)
+static double value_of(void *argument)
 {
-    const float step = 0x1p-7f;
-    float *middle = floats(count), *u = floats(count);
-    double scale = sqrt(test_dot(grad, grad, count)) + 0.1;
-    memcpy(middle, at, (size_t)count * sizeof *at);
-    for (uint64_t direction = 0; direction < 6; direction++) {
-        double f[2];
-        test_fill_signs(u, count, 500 + direction);
-        for (int side = 0; side < 2; side++) {
-            for (int64_t k = 0; k < count; k++)
-                at[k] = middle[k] + (side ? step : -step) * u[k];
-            cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK);
-            f[side] = test_dot(p->dy, p->y, p->count);
-        }
-        double slope = (f[1] - f[0]) / (2 * (double)step), want = test_dot(grad, u, count);
-        cr_expect(fabs(slope - want) <= 4e-3 * scale,
-                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
-                  name, slope, want, scale);
-    }
-    memcpy(at, middle, (size_t)count * sizeof *at);
-    free(middle);
-    free(u);
+    const probe *p = argument;
+    cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK);
+    return test_dot(p->dy, p->y, p->count);
 }
 
 Test(self_attention, gradients_are_the_slopes_of_central_differences)
 {
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 2);
-        float *grad[PARAMS];
+        const test_slopes s = {p.c->spec, p.c->why, value_of, &p, 0x1p-7f, 4e-3, 0.1};
         test_rig_forward(p.rig, p.x, p.y);
         test_rig_backward(p.rig, p.dy, p.dx, false);
-        for (int w = 0; w < PARAMS; w++) {
-            grad[w] = floats(p.rig->layer.param[w].count);
-            test_rig_grad(p.rig, w, grad[w]);
-        }
-        expect_slope(&p, p.x, p.count, p.dx, "x");
-        for (int w = 0; w < PARAMS; w++) {
-            expect_slope(&p, test_rig_param(p.rig, w), p.rig->layer.param[w].count, grad[w],
-                         p.rig->layer.param[w].name);
-            free(grad[w]);
-        }
+        test_expect_slope(&s, p.x, p.count, p.dx, "x");
+        test_expect_param_slopes(&s, p.rig);
         probe_free(&p);
     }
 }
@@ -341,7 +280,7 @@ static float *results(const attention_case *c, int threads, int64_t *count)
     *count = 2 * p.count;
     for (int k = 0; k < PARAMS; k++)
         *count += p.rig->layer.param[k].count;
-    float *all = floats(*count), *at = all + 2 * p.count;
+    float *all = test_floats(*count), *at = all + 2 * p.count;
     cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
     cr_assert_eq(test_rig_backward(p.rig, p.dy, all + p.count, false), GPP_OK);
     for (int k = 0; k < PARAMS; at += p.rig->layer.param[k++].count)
@@ -373,7 +312,7 @@ Test(self_attention, parameter_gradients_add_up_when_asked)
         test_rig_forward(p.rig, p.x, p.y);
         for (int w = 0; w < PARAMS; w++) {
             int64_t count = p.rig->layer.param[w].count;
-            float *once = floats(count), *twice = floats(count);
+            float *once = test_floats(count), *twice = test_floats(count);
             test_rig_backward(p.rig, p.dy, NULL, false);
             test_rig_grad(p.rig, w, once);
             test_rig_backward(p.rig, p.dy, p.dx, true);
@@ -393,7 +332,7 @@ Test(self_attention, a_forward_without_backward_and_frozen_parameters_change_not
 {
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 1);
-        float *again = floats(p.count);
+        float *again = test_floats(p.count);
         test_rig_forward(p.rig, p.x, p.y);
         test_rig_backward(p.rig, p.dy, p.dx, false);
         p.rig->frozen = true;
@@ -412,7 +351,7 @@ Test(self_attention, causal_outputs_do_not_depend_on_later_positions)
     static const int64_t changed[] = {1, 40, 64, 100, 130};
     const attention_case *c = &large_cases[2];
     probe p = probe_new(c, 1);
-    float *other = floats(p.count);
+    float *other = test_floats(p.count);
     test_rig_forward(p.rig, p.x, p.y);
     for (size_t k = 0; k < COUNT(changed); k++) {
         int64_t before = changed[k] * c->width, row = c->length * c->width;
@@ -434,7 +373,7 @@ Test(self_attention, huge_scores_do_not_overflow)
     gpp__desc in = {.dtype = GPP_F32, .rank = 2, .dim = {3, 2}};
     const float x[] = {1000, 0, 0, 1000, -1000, -1000};
     float y[6], dx[6], dy[6] = {1, 1, 1, 1, 1, 1};
-    test_rig *rig = rig_of("self_attention heads=1", &in, 1, 1);
+    test_rig *rig = test_rig_on("self_attention heads=1", &in, 1, 1);
     for (int k = 0; k < PARAMS; k++)
         memset(test_rig_param(rig, k), 0, (size_t)rig->layer.param[k].count * sizeof(float));
     for (int k = 0; k < 6; k++)
@@ -457,7 +396,7 @@ static test_rig *embedding_of(const char *spec, int rank, const int64_t dim[], i
 {
     gpp__desc in = {.dtype = GPP_I64, .rank = rank};
     memcpy(in.dim, dim, (size_t)rank * sizeof *dim);
-    return rig_of(spec, &in, rows, threads);
+    return test_rig_on(spec, &in, rows, threads);
 }
 
 static void look_up(test_rig *rig, const int64_t *x, float *y)
@@ -498,7 +437,8 @@ Test(embedding, rows_are_looked_up_and_their_gradients_added_for_indices_of_any_
                 embedding_of(rows[k].spec, rows[k].rank, rows[k].dim, rows[k].rows, threads);
             int64_t count = test_rig_inputs(rig);
             int64_t *x = test_room((size_t)count * sizeof *x);
-            float *y = floats(count * width), *dy = floats(count * width), *grad = floats(table);
+            float *y = test_floats(count * width), *dy = test_floats(count * width),
+                  *grad = test_floats(table);
             double *want = doubles(table);
             cr_assert_eq(test_rig_outputs(rig), count * width, "%s", rows[k].why);
             for (int64_t e = 0; e < count; e++)
@@ -519,7 +459,7 @@ Test(embedding, rows_are_looked_up_and_their_gradients_added_for_indices_of_any_
             if (first)
                 cr_expect(test_same(first, grad, table), "%s: %d threads", rows[k].why, threads);
             free(first);
-            first = floats(table);
+            first = test_floats(table);
             memcpy(first, grad, (size_t)table * sizeof *grad);
             scatter(rig, dy, true, grad);
             for (int64_t e = 0; e < table; e++)
@@ -579,7 +519,7 @@ Test(embedding, tables_begin_normal_with_the_documented_deviation)
     } rows[] = {{"embedding num=500 dim=80", 1}, {"position_embedding length=500", 0.02}};
     for (size_t k = 0; k < COUNT(rows); k++) {
         gpp__desc in = {k == 0 ? GPP_I64 : GPP_F32, k == 0 ? 1 : 2, {500, 80}, 0, 0};
-        test_rig *rig = rig_of(rows[k].spec, &in, 1, 1);
+        test_rig *rig = test_rig_on(rows[k].spec, &in, 1, 1);
         double mean, deviation, s = rows[k].deviation;
         int64_t beyond = 0;
         test_rig_init(rig, 12);
@@ -627,10 +567,11 @@ Test(position_embedding, rows_of_the_table_are_added_and_their_gradients_summed)
         for (int mode = 0; mode < 4; mode++) {
             int64_t row = rows[k].positions * rows[k].width, table = rows[k].length * rows[k].width;
             gpp__desc in = {GPP_F32, 2, {rows[k].positions, rows[k].width}, 0, 0};
-            test_rig *rig = rig_of(rows[k].spec, &in, rows[k].rows, 1 + mode % 2 * 2);
+            test_rig *rig = test_rig_on(rows[k].spec, &in, rows[k].rows, 1 + mode % 2 * 2);
             int64_t count = test_rig_inputs(rig);
-            float *x = floats(count), *y = floats(count), *dy = floats(count), *dx = floats(count);
-            float *grad = floats(table);
+            float *x = test_floats(count), *y = test_floats(count), *dy = test_floats(count),
+                  *dx = test_floats(count);
+            float *grad = test_floats(table);
             double *want = doubles(table);
             test_fill(x, count, 1, -1, 1);
             test_fill(dy, count, 2, -1, 1);

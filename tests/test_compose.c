@@ -11,53 +11,20 @@
 #include "tests/networks.h"
 #include "tests/pipes.h"
 
-static gpp_model *new_model(void)
-{
-    gpp_model *model;
-    cr_assert_eq(gpp_model_new(&model, NULL), GPP_OK);
-    return model;
-}
-
-static gpp_model *from_text(const char *text)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = new_model();
-    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
-    return model;
-}
-
-static gpp_status set_input(gpp_model *model, int rank, gpp_error *err)
-{
-    static const int64_t dim[] = {4, 6, 6};
-    return gpp_model_set_input(model, GPP_F32, rank, dim, err);
-}
-
-static void add(gpp_model *model, const char *op)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_model_add(model, op, NULL, NULL, 0, &err), GPP_OK, "%s", err.msg);
-}
-
-static void from(gpp_model *model, int op, int tensor)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_model_from(model, &(gpp_ref){op, tensor}, 1, &err), GPP_OK, "%s", err.msg);
-}
-
 /* --- the C calls ------------------------------------------------------------------------------ */
 
 Test(compose, composite_layers_are_one_layer)
 {
     gpp_layer_info info;
-    gpp_model *model = from_text("linear out=8 @in");
+    gpp_model *model = test_model_text("linear out=8 @in");
     cr_assert_eq(gpp_model_begin(model, "block", NULL), GPP_OK);
     cr_expect_eq(gpp_model_layers(model), 1, "not counted before it ends");
     cr_assert_eq(gpp_model_add_text(model, "linear out=16; relu; linear out=8 @mine", NULL),
                  GPP_OK);
     cr_assert_eq(gpp_model_from(model, (gpp_ref[]){{2, 0}, {GPP_REF_INPUT, 0}}, 2, NULL), GPP_OK);
-    add(model, "add");
+    test_add(model, "add");
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    add(model, "relu");
+    test_add(model, "relu");
     cr_assert_eq(gpp_model_layers(model), 3);
     cr_assert_eq(gpp_model_layer(model, 1, &info, NULL), GPP_OK);
     cr_expect_str_eq(info.op, "graph");
@@ -65,7 +32,7 @@ Test(compose, composite_layers_are_one_layer)
     cr_expect_eq(info.operators, 4);
     cr_expect_eq(gpp_model_find(model, "block"), 1);
     cr_expect_eq(gpp_model_find(model, "mine"), -1, "labels inside are no layers");
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_layer(model, 1, &info, NULL), GPP_OK);
     cr_expect_eq(info.parameters, (8 + 1) * 16 + (16 + 1) * 8);
     cr_expect_eq(info.flops, 2.0 * 8 * 16 + 16 + 2.0 * 16 * 8 + 8, "forks cost nothing");
@@ -83,8 +50,8 @@ Test(compose, composite_layers_are_one_layer)
 Test(compose, buffers_are_no_parameters)
 {
     gpp_layer_info info;
-    gpp_model *model = from_text("batchnorm");
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    gpp_model *model = test_model_text("batchnorm");
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_layer(model, 0, &info, NULL), GPP_OK);
     cr_expect_eq(info.parameters, 2 * 4, "weight and bias, but no running statistics");
     gpp_model_free(model);
@@ -93,7 +60,7 @@ Test(compose, buffers_are_no_parameters)
 Test(compose, wrong_calls_are_refused)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("relu @a");
+    gpp_model *model = test_model_text("relu @a");
     const gpp_ref input = {GPP_REF_INPUT, 0}, bad[] = {{1, 0}, {-2, 0}, {0, 16}, {0, -1}};
     cr_expect_eq(gpp_model_end(model, NULL, 0, NULL), GPP_ESTATE);
     cr_expect_eq(gpp_model_from(model, &input, 1, NULL), GPP_ESTATE);
@@ -105,23 +72,23 @@ Test(compose, wrong_calls_are_refused)
     cr_expect_eq(gpp_model_begin(model, "a/b", NULL), GPP_EINVAL);
     cr_assert_eq(gpp_model_begin(model, "b", NULL), GPP_OK);
     cr_expect_eq(gpp_model_begin(model, "c", NULL), GPP_ESTATE, "one level");
-    add(model, "relu");
+    test_add(model, "relu");
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         cr_expect_eq(gpp_model_from(model, &bad[k], 1, NULL), GPP_EINVAL, "%zu", k);
     cr_expect_eq(gpp_model_from(model, NULL, 1, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_model_from(model, &input, -1, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_model_from(model, &input, 17, NULL), GPP_EINVAL);
-    from(model, 0, 0);
+    test_from(model, 0, 0);
     cr_expect_eq(gpp_model_from(model, &input, 1, NULL), GPP_ESTATE, "chosen already");
     cr_expect_eq(gpp_model_add(model, "rely", NULL, NULL, 0, NULL), GPP_ENOENT);
     cr_expect(model->chosen, "a refused operator does not use up the choice");
-    cr_expect_eq(set_input(model, 1, NULL), GPP_ESTATE, "a layer is open");
+    cr_expect_eq(test_set_input(model, 1, NULL), GPP_ESTATE, "a layer is open");
     cr_expect_eq(gpp_model_append(model, model, NULL, NULL), GPP_ESTATE);
     cr_expect_eq(gpp_model_flatten(model, NULL), GPP_ESTATE);
-    add(model, "relu");
+    test_add(model, "relu");
     cr_expect_eq(model->part[2].ref[0].op, 0);
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_expect_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_expect_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_eq(gpp_model_begin(model, NULL, NULL), GPP_ESTATE);
     gpp_model_free(model);
 }
@@ -141,14 +108,14 @@ Test(compose, a_layer_that_cannot_be_ended_is_dropped)
         {"a tensor out of range", "relu", false, 1, {0, 16}},
         {"too many outputs", "relu", false, 17, {0, 0}},
     };
-    gpp_model *model = from_text("relu @a");
+    gpp_model *model = test_model_text("relu @a");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
         cr_assert_eq(gpp_model_begin(model, "b", NULL), GPP_OK, "%s", cases[k].why);
         if (cases[k].text)
             cr_assert_eq(gpp_model_add_text(model, cases[k].text, NULL), GPP_OK);
         if (cases[k].choose)
-            from(model, 0, 0);
+            test_from(model, 0, 0);
         bool all = cases[k].count < 0;
         cr_expect_eq(
             gpp_model_end(model, all ? NULL : &cases[k].out, all ? 0 : cases[k].count, &err),
@@ -157,14 +124,14 @@ Test(compose, a_layer_that_cannot_be_ended_is_dropped)
         cr_expect(gpp_model_layers(model) == 1 && model->parts == 1 && !model->open, "%s",
                   cases[k].why);
     }
-    add(model, "relu");
-    cr_expect_eq(set_input(model, 1, NULL), GPP_OK);
+    test_add(model, "relu");
+    cr_expect_eq(test_set_input(model, 1, NULL), GPP_OK);
     gpp_model_free(model);
 }
 
 Test(compose, a_model_is_freed_with_a_layer_open)
 {
-    gpp_model *model = from_text("relu");
+    gpp_model *model = test_model_text("relu");
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
     cr_assert_eq(gpp_model_add_text(model, "stash name=a; relu", NULL), GPP_OK);
     gpp_model_free(model);
@@ -186,13 +153,13 @@ Test(compose, shapes_that_do_not_fit_name_the_layer)
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text("relu");
+        gpp_model *model = test_model_text("relu");
         cr_assert_eq(gpp_model_begin(model, "b", NULL), GPP_OK);
-        add(model, "relu");
+        test_add(model, "relu");
         cr_assert_eq(gpp_model_from(model, &cases[k].in, 1, NULL), GPP_OK);
-        add(model, "relu");
+        test_add(model, "relu");
         cr_assert_eq(gpp_model_end(model, &cases[k].out, 1, NULL), GPP_OK);
-        cr_expect_eq(set_input(model, 1, &err), GPP_ESHAPE, "%s", cases[k].why);
+        cr_expect_eq(test_set_input(model, 1, &err), GPP_ESHAPE, "%s", cases[k].why);
         cr_expect(strstr(err.msg, cases[k].message), "%s: %s", cases[k].why, err.msg);
         cr_expect(strncmp(err.msg, "graph (layer 1, \"b\"): ", 22) == 0, "%s", err.msg);
         cr_expect_eq(err.layer, 1);
@@ -203,12 +170,12 @@ Test(compose, shapes_that_do_not_fit_name_the_layer)
 Test(compose, every_layer_takes_and_gives_something)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("stash name=a");
+    gpp_model *model = test_model_text("stash name=a");
     cr_assert_eq(gpp_model_begin(model, "b", NULL), GPP_OK);
     cr_assert_eq(gpp_model_from(model, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_add_text(model, "unstash name=a", NULL), GPP_OK);
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_expect_eq(set_input(model, 1, &err), GPP_ESHAPE);
+    cr_expect_eq(test_set_input(model, 1, &err), GPP_ESHAPE);
     cr_expect(strstr(err.msg, "\"b\"): it takes none of the tensors that it is given"), "%s",
               err.msg);
     gpp_model_free(model);
@@ -218,11 +185,7 @@ Test(compose, every_layer_takes_and_gives_something)
 
 Test(compose, wrong_blocks_are_refused_with_their_place_and_change_nothing)
 {
-    static const struct {
-        const char *why, *text;
-        gpp_status status;
-        const char *message;
-    } cases[] = {
+    static const test_refusal cases[] = {
         {"no block", "chain", GPP_ESYNTAX, "line 1, column 6: chain: expected a block in braces"},
         {"no block but a label", "chain @a", GPP_ESYNTAX, "column 7: chain: expected a block"},
         {"empty", "relu\nchain { }", GPP_ESYNTAX, "line 2, column 7: the block is empty"},
@@ -269,27 +232,19 @@ Test(compose, wrong_blocks_are_refused_with_their_place_and_change_nothing)
          "stash name=a ns=0\nchain { relu }; flatten @first", GPP_EINVAL,
          "line 2, column 17: flatten (layer 4): its label"},
     };
-    gpp_model *model = from_text("linear out=4 @first; relu");
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp_error err = GPP_ERROR_INIT;
-        cr_expect_eq(gpp_model_add_text(model, cases[k].text, &err), cases[k].status, "%s: %s",
-                     cases[k].why, err.msg);
-        cr_expect(strstr(err.msg, cases[k].message), "%s: %s", cases[k].why, err.msg);
-        cr_expect(strncmp(err.msg, "line ", 5) == 0, "%s: %s", cases[k].why, err.msg);
-        cr_expect(gpp_model_layers(model) == 2 && model->parts == 2 && !model->open, "%s",
-                  cases[k].why);
-    }
-    cr_expect_eq(set_input(model, 1, NULL), GPP_OK);
+    gpp_model *model = test_model_text("linear out=4 @first; relu");
+    test_expect_refusals(model, cases, sizeof cases / sizeof *cases);
+    cr_expect_eq(test_set_input(model, 1, NULL), GPP_OK);
     gpp_model_free(model);
 }
 
 Test(compose, a_text_refused_inside_an_open_layer_leaves_it_as_it_was)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("relu");
+    gpp_model *model = test_model_text("relu");
     cr_assert_eq(gpp_model_begin(model, "b", NULL), GPP_OK);
-    add(model, "relu");
-    from(model, GPP_REF_INPUT, 0);
+    test_add(model, "relu");
+    test_from(model, GPP_REF_INPUT, 0);
     static const char *const texts[] = {"relu; rely", "chain { relu; relu } @x; rely",
                                         "pop name=a mode=add { relu; rely }", "", "relu; chain {"};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
@@ -300,7 +255,7 @@ Test(compose, a_text_refused_inside_an_open_layer_leaves_it_as_it_was)
     cr_expect_eq(gpp_model_add_text(model, "chain { relu; relu @y } @x; relu", NULL), GPP_OK);
     cr_expect_eq(model->part[2].ref[0].op, GPP_REF_INPUT, "the choice was kept");
     cr_expect_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_expect_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_expect_eq(test_set_input(model, 1, NULL), GPP_OK);
     gpp_model_free(model);
 }
 
@@ -319,7 +274,7 @@ static char *nested(int depth)
 Test(compose, blocks_nest_to_a_limit)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     char *deepest = nested(64), *deeper = nested(65), *absurd = nested(200000);
     cr_expect_eq(gpp_model_add_text(model, deepest, &err), GPP_OK, "%s", err.msg);
     cr_expect_eq(gpp_model_add_text(model, deeper, &err), GPP_ESYNTAX);
@@ -348,8 +303,8 @@ Test(compose, labels_of_operators_with_parameters_are_unique)
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text(cases[k].text);
-        cr_expect_eq(set_input(model, 1, &err), cases[k].message ? GPP_EINVAL : GPP_OK, "%s",
+        gpp_model *model = test_model_text(cases[k].text);
+        cr_expect_eq(test_set_input(model, 1, &err), cases[k].message ? GPP_EINVAL : GPP_OK, "%s",
                      err.msg);
         cr_expect(!cases[k].message || strstr(err.msg, cases[k].message), "%s", err.msg);
         gpp_model_free(model);
@@ -376,9 +331,10 @@ Test(compose, models_are_appended_with_a_prefix)
 {
     char text[200];
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("relu @stem; relu");
-    gpp_model *block = from_text("linear out=4 @a; relu; linear out=4 @b; chain { linear out=4 @c; "
-                                 "linear out=4 } @d");
+    gpp_model *model = test_model_text("relu @stem; relu");
+    gpp_model *block =
+        test_model_text("linear out=4 @a; relu; linear out=4 @b; chain { linear out=4 @c; "
+                        "linear out=4 } @d");
     cr_assert_eq(gpp_model_share(block, 2, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_place(block, 1, "cpu:1", NULL), GPP_OK);
     cr_assert_eq(gpp_model_append(model, block, "x", &err), GPP_OK, "%s", err.msg);
@@ -394,7 +350,7 @@ Test(compose, models_are_appended_with_a_prefix)
     gpp_layer_info info;
     cr_assert_eq(gpp_model_layer(model, 7, &info, NULL), GPP_OK);
     cr_expect_str_eq(info.device, "cpu:1");
-    cr_assert_eq(set_input(model, 1, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(test_set_input(model, 1, &err), GPP_OK, "%s", err.msg);
     const gpp__network *n = &model->network;
     cr_expect_eq(n->node[n->first[8]].shares, n->first[6]);
     cr_expect_eq(n->node[n->first[12]].shares, n->first[10]);
@@ -406,7 +362,8 @@ Test(compose, models_are_appended_with_a_prefix)
 Test(compose, a_model_can_be_appended_to_itself)
 {
     char text[200];
-    gpp_model *model = from_text("linear out=4 @a; stash name=x ns=1; pop name=x ns=1 mode=add");
+    gpp_model *model =
+        test_model_text("linear out=4 @a; stash name=x ns=1; pop name=x ns=1 mode=add");
     cr_assert_eq(gpp_model_append(model, model, "again", NULL), GPP_OK);
     cr_expect_str_eq(labels(model, text, sizeof text), "a 1 2 again_a again_1 again_2");
     cr_expect_eq(gpp_verify_skips(model, NULL, NULL), GPP_EINVAL,
@@ -418,11 +375,11 @@ Test(compose, namespaces_that_were_given_out_are_new_in_every_copy)
 {
     char ns[32];
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("stash name=x @s; relu; pop name=x mode=add @p"), *other;
+    gpp_model *model = test_model_text("stash name=x @s; relu; pop name=x mode=add @p"), *other;
     cr_assert_eq(gpp_model_namespace(model, ns, NULL), GPP_OK);
     cr_assert_eq(gpp_model_isolate(model, 0, ns, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_isolate(model, 2, ns, NULL, 0, NULL), GPP_OK);
-    other = from_text("relu");
+    other = test_model_text("relu");
     for (int k = 0; k < 3; k++) {
         char prefix[4] = {'b', (char)('0' + k), '\0'};
         cr_assert_eq(gpp_model_append(other, model, prefix, NULL), GPP_OK);
@@ -437,7 +394,8 @@ Test(compose, wrong_appends_are_refused_and_change_nothing)
 {
     char text[100], prefix[64];
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = from_text("relu @a; relu @b"), *other = from_text("relu @c; relu @a");
+    gpp_model *model = test_model_text("relu @a; relu @b"),
+              *other = test_model_text("relu @c; relu @a");
     memset(prefix, 'p', 63);
     prefix[63] = '\0';
     cr_expect_eq(gpp_model_append(model, other, NULL, &err), GPP_EINVAL);
@@ -452,9 +410,9 @@ Test(compose, wrong_appends_are_refused_and_change_nothing)
     cr_expect_str_eq(labels(model, text, sizeof text), "a b");
     cr_expect_eq(model->parts, 2);
     cr_expect_eq(gpp_model_append(model, other, prefix + 2, NULL), GPP_OK, "63 characters");
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_eq(gpp_model_append(model, other, "q", NULL), GPP_ESTATE);
-    gpp_model *third = new_model();
+    gpp_model *third = test_model_empty();
     cr_expect_eq(gpp_model_append(third, model, NULL, NULL), GPP_OK, "of a model with an input");
     cr_expect_eq(gpp_model_layers(third), 4);
     gpp_model_free(third);
@@ -481,12 +439,12 @@ Test(compose, plain_chains_are_flattened_with_joined_names)
     char text[200], before[600], after[600];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text(cases[k].text), *copy;
+        gpp_model *model = test_model_text(cases[k].text), *copy;
         cr_assert_eq(gpp__model_clone(model, &copy, NULL), GPP_OK);
         cr_assert_eq(gpp_model_flatten(model, &err), GPP_OK, "%s", err.msg);
         cr_expect_str_eq(labels(model, text, sizeof text), cases[k].labels, "%s", cases[k].text);
-        cr_assert_eq(set_input(model, 1, &err), GPP_OK, "%s", err.msg);
-        cr_assert_eq(set_input(copy, 1, &err), GPP_OK, "%s", err.msg);
+        cr_assert_eq(test_set_input(model, 1, &err), GPP_OK, "%s", err.msg);
+        cr_assert_eq(test_set_input(copy, 1, &err), GPP_OK, "%s", err.msg);
         test_sketch(model, after, sizeof after);
         test_sketch(copy, before, sizeof before);
         for (char *c = after, *d = before; *c; c++, d++)
@@ -503,12 +461,12 @@ Test(compose, graphs_and_what_layers_were_given_survive_flattening)
 {
     char text[100];
     gpp_layer_info info;
-    gpp_model *model = from_text("chain { relu; relu } @c; linear out=4 @l; linear out=4 @m");
+    gpp_model *model = test_model_text("chain { relu; relu } @c; linear out=4 @l; linear out=4 @m");
     cr_assert_eq(gpp_model_begin(model, "g", NULL), GPP_OK);
-    from(model, GPP_REF_INPUT, 0);
-    add(model, "relu");
+    test_from(model, GPP_REF_INPUT, 0);
+    test_add(model, "relu");
     cr_assert_eq(gpp_model_from(model, (gpp_ref[]){{0, 0}, {0, 0}}, 2, NULL), GPP_OK);
-    add(model, "add");
+    test_add(model, "add");
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_share(model, 2, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_place(model, 0, "cpu:2", NULL), GPP_OK);
@@ -521,7 +479,7 @@ Test(compose, graphs_and_what_layers_were_given_survive_flattening)
     }
     cr_expect_eq(gpp_model_add_text(model, "relu @last", NULL), GPP_OK, "it can be added to");
     cr_expect_eq(gpp_model_find(model, "last"), 5);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_eq(model->network.node[3].shares, 2);
     gpp_model_free(model);
 }
@@ -536,17 +494,17 @@ Test(compose, flattening_that_gives_bad_labels_changes_nothing)
     char before[300], after[300];
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text(texts[k]);
+        gpp_model *model = test_model_text(texts[k]);
         labels(model, before, sizeof before);
         cr_expect_eq(gpp_model_flatten(model, &err), GPP_EINVAL, "%s", texts[k]);
         cr_expect_gt(strlen(err.msg), 20);
         cr_expect_str_eq(labels(model, after, sizeof after), before);
-        cr_expect_eq(set_input(model, 1, NULL), GPP_OK);
+        cr_expect_eq(test_set_input(model, 1, NULL), GPP_OK);
         cr_expect_eq(gpp_model_flatten(model, NULL), GPP_ESTATE);
         gpp_model_free(model);
     }
     cr_expect_eq(gpp_model_flatten(NULL, NULL), GPP_EINVAL);
-    gpp_model *empty = new_model();
+    gpp_model *empty = test_model_empty();
     cr_expect_eq(gpp_model_flatten(empty, NULL), GPP_OK);
     gpp_model_free(empty);
 }
@@ -555,8 +513,8 @@ Test(compose, flattening_that_gives_bad_labels_changes_nothing)
 
 Test(compose, parameters_are_shared_with_an_earlier_layer_of_one_kind)
 {
-    gpp_model *model = from_text("linear out=4 @a; linear out=4 @b; relu; linear out=4 @c; "
-                                 "linear out=5 @d; chain { linear out=4; relu } @e");
+    gpp_model *model = test_model_text("linear out=4 @a; linear out=4 @b; relu; linear out=4 @c; "
+                                       "linear out=5 @d; chain { linear out=4; relu } @e");
     static const struct {
         const char *why;
         int layer, with;
@@ -582,17 +540,17 @@ Test(compose, parameters_are_shared_with_an_earlier_layer_of_one_kind)
     cr_expect_eq(gpp_model_share(model, 3, 1, NULL), GPP_OK, "a chain of sharing");
     cr_expect_eq(gpp_model_share(model, 4, 3, NULL), GPP_OK, "shapes are not known yet");
     gpp_error err = GPP_ERROR_INIT;
-    cr_expect_eq(set_input(model, 1, &err), GPP_ESHAPE);
+    cr_expect_eq(test_set_input(model, 1, &err), GPP_ESHAPE);
     cr_expect_str_eq(err.msg,
                      "linear (layer 4, \"d\") cannot share the parameters of linear (layer "
                      "3, \"c\"): their shapes differ");
     cr_expect_eq(gpp_model_share(model, 4, 1, NULL), GPP_OK, "can be put right");
     gpp_model_free(model);
 
-    model = from_text("linear out=4; linear out=4; relu; linear out=4");
+    model = test_model_text("linear out=4; linear out=4; relu; linear out=4");
     cr_assert_eq(gpp_model_share(model, 1, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_share(model, 3, 1, NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     const gpp__network *n = &model->network;
     cr_expect(n->node[0].shares == -1 && n->node[1].shares == 0 && n->node[3].shares == 0);
     cr_expect_eq(gpp_model_share(model, 3, 0, NULL), GPP_ESTATE);
@@ -602,7 +560,7 @@ Test(compose, parameters_are_shared_with_an_earlier_layer_of_one_kind)
 Test(compose, layers_are_placed_and_replaced)
 {
     gpp_layer_info info;
-    gpp_model *model = from_text("relu; relu"), *copy;
+    gpp_model *model = test_model_text("relu; relu"), *copy;
     cr_expect_eq(gpp_model_place(model, 2, "cpu:0", NULL), GPP_ENOENT);
     cr_expect_eq(gpp_model_place(model, 0, "", NULL), GPP_EINVAL);
     cr_expect_eq(gpp_model_place(NULL, 0, "cpu", NULL), GPP_EINVAL);
@@ -643,13 +601,13 @@ static const gpp_op norm = {
 Test(compose, batch_normalisations_that_track_are_deferred)
 {
     const gpp_attr untracked = GPP_INT("track", 0);
-    gpp_model *model = from_text("relu");
+    gpp_model *model = test_model_text("relu");
     cr_assert_eq(gpp__model_add_op(model, &norm, NULL, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp__model_add_op(model, &norm, NULL, &untracked, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
     cr_assert_eq(gpp__model_add_op(model, &norm, NULL, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_defer_batch_norm(model, NULL), GPP_OK);
     for (int k = 1; k < 4; k++) {
         const norm_attr *part = model->part[k].attr, *node = model->network.node[k].attr;
@@ -682,7 +640,7 @@ Test(compose, registered_operators_are_found_before_built_in_ones_and_go_along)
     twin.name = "twin";
     twin.infer = twin_infer;
     twin.forward = twin_forward;
-    gpp_model *model = from_text("relu"), *copy, *other = new_model();
+    gpp_model *model = test_model_text("relu"), *copy, *other = test_model_empty();
     cr_expect_eq(gpp_model_add_text(model, "twin", &err), GPP_ENOENT);
     cr_assert_eq(gpp_model_register(model, &twin, NULL), GPP_OK);
     cr_expect_eq(gpp_model_register(model, &twin, NULL), GPP_EINVAL, "taken");
@@ -702,8 +660,8 @@ Test(compose, registered_operators_are_found_before_built_in_ones_and_go_along)
     cr_expect_eq(gpp_model_add_text(copy, "twin; add", NULL), GPP_OK);
     cr_expect_eq(gpp_model_add_text(other, "twin; add", NULL), GPP_OK);
     gpp_error_clear(&err);
-    cr_expect_eq(set_input(copy, 1, &err), GPP_OK, "%s", err.msg);
-    cr_expect_eq(set_input(other, 1, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(test_set_input(copy, 1, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(test_set_input(other, 1, &err), GPP_OK, "%s", err.msg);
     twin.name = "triple";
     cr_expect_eq(gpp_model_register(copy, &twin, NULL), GPP_ESTATE);
     gpp_model_free(copy);

@@ -9,22 +9,7 @@
 
 #include <gridpipe.h>
 
-#include "graph/model.h"
-
-static gpp_model *new_model(void)
-{
-    gpp_model *model;
-    cr_assert_eq(gpp_model_new(&model, NULL), GPP_OK);
-    return model;
-}
-
-static gpp_model *from_text(const char *text)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = new_model();
-    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
-    return model;
-}
+#include "tests/networks.h"
 
 static const char convnet[] = "conv2d out=32 kernel=3 padding=1 @stem\n"
                               "relu; maxpool2d kernel=2   # halves the image\n"
@@ -42,7 +27,7 @@ Test(model, text_gives_layers_in_order_with_labels)
     static const char *const ops[] = {"conv2d", "relu",      "maxpool2d", "conv2d",
                                       "relu",   "maxpool2d", "flatten",   "linear",
                                       "relu",   "dropout",   "linear"};
-    gpp_model *model = from_text(convnet);
+    gpp_model *model = test_model_text(convnet);
     cr_assert_eq(gpp_model_layers(model), 11);
     for (int k = 0; k < 11; k++) {
         gpp_layer_info info;
@@ -63,8 +48,8 @@ Test(model, text_gives_layers_in_order_with_labels)
 Test(model, calls_and_text_build_the_same_model)
 {
     static const int64_t dim[] = {3, 9, 11};
-    gpp_model *text = from_text("conv2d out=8 kernel=3,5 stride=2,1 bias=0 @a; flatten");
-    gpp_model *calls = new_model();
+    gpp_model *text = test_model_text("conv2d out=8 kernel=3,5 stride=2,1 bias=0 @a; flatten");
+    gpp_model *calls = test_model_empty();
     const gpp_attr attrs[] = {GPP_INT("out", 8), GPP_INTS("kernel", 3, 5), GPP_INTS("stride", 2, 1),
                               GPP_INT("bias", 0)};
     cr_assert_eq(gpp_model_add(calls, "conv2d", "a", attrs, 4, NULL), GPP_OK);
@@ -88,11 +73,7 @@ Test(model, calls_and_text_build_the_same_model)
 
 Test(model, wrong_text_is_refused_with_its_place_and_changes_nothing)
 {
-    static const struct {
-        const char *why, *text;
-        gpp_status status;
-        const char *message;
-    } cases[] = {
+    static const test_refusal cases[] = {
         {"no layer", "", GPP_ESYNTAX, "line 1, column 1: the text ends without any layer"},
         {"comments alone", "# a\n  # b\n", GPP_ESYNTAX, "line 3, column 1: the text ends"},
         {"a second line", "relu\n  linear out=x", GPP_EINVAL,
@@ -134,16 +115,9 @@ Test(model, wrong_text_is_refused_with_its_place_and_changes_nothing)
         {"label that a later index takes", "relu @4; relu; relu", GPP_EINVAL,
          "line 1, column 16: relu (layer 4): its default label \"4\" is that of layer 2 (relu)"},
     };
-    gpp_model *model = from_text("linear out=4 @first; relu");
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp_error err = GPP_ERROR_INIT;
-        cr_expect_eq(gpp_model_add_text(model, cases[k].text, &err), cases[k].status, "%s: %s",
-                     cases[k].why, err.msg);
-        cr_expect(strstr(err.msg, cases[k].message), "%s: %s", cases[k].why, err.msg);
-        cr_expect(strncmp(err.msg, "line ", 5) == 0, "%s: %s", cases[k].why, err.msg);
-        cr_expect_eq(gpp_model_layers(model), 2, "%s", cases[k].why);
-        cr_expect_eq(gpp_model_find(model, "a"), -1, "%s", cases[k].why);
-    }
+    gpp_model *model = test_model_text("linear out=4 @first; relu");
+    test_expect_refusals(model, cases, sizeof cases / sizeof *cases);
+    cr_expect_eq(gpp_model_find(model, "a"), -1);
     cr_expect_eq(gpp_model_add_text(model, "relu @a; relu @4b; relu", NULL), GPP_OK,
                  "labels of refused layers are free again");
     gpp_model_free(model);
@@ -155,7 +129,7 @@ Test(model, a_refused_call_names_the_layer_and_changes_nothing)
     char long_label[65];
     memset(long_label, 'x', 64);
     long_label[64] = '\0';
-    gpp_model *model = from_text("relu @a");
+    gpp_model *model = test_model_text("relu @a");
     const struct {
         const char *why, *op, *label;
         size_t count;
@@ -212,7 +186,7 @@ Test(model, a_huge_text_is_read_in_linear_time)
     static const char *const lines[] = {"relu\n", "#\n", ";", " ", "\n", "\t#;;@{\n"};
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
         char *text = repeat(lines[k], k ? 10000000 : 500000);
-        gpp_model *model = new_model();
+        gpp_model *model = test_model_empty();
         double start = seconds();
         cr_expect_eq(gpp_model_add_text(model, text, NULL), k ? GPP_ESYNTAX : GPP_OK);
         /* Some 0.1 s when linear; quadratic would be hours. */
@@ -238,7 +212,7 @@ Test(model, one_huge_token_is_refused)
                  {"linear", " k=1"}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char *more = repeat(cases[k].more, 1000000), *text = malloc(1000100);
-        gpp_model *model = new_model();
+        gpp_model *model = test_model_empty();
         sprintf(text, "%s%s", cases[k].start, more);
         cr_expect_neq(gpp_model_add_text(model, text, NULL), GPP_OK, "%s", cases[k].start);
         gpp_model_free(model);
@@ -256,7 +230,7 @@ Test(model, operators_have_names_that_can_be_added)
     cr_expect_geq(count, 7);
     cr_expect_null(gpp_op_name(count + 1));
     cr_expect_null(gpp_op_name((size_t)-1));
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     for (size_t k = 0; k < count; k++) {
         gpp_error err = GPP_ERROR_INIT;
         gpp_status status = gpp_model_add(model, gpp_op_name(k), NULL, NULL, 0, &err);
@@ -283,7 +257,7 @@ Test(model, shapes_follow_from_the_input)
     };
     gpp_error err = GPP_ERROR_INIT;
     gpp_layer_info info;
-    gpp_model *model = from_text(convnet);
+    gpp_model *model = test_model_text(convnet);
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 3, dim, &err), GPP_OK, "%s", err.msg);
     for (int k = 0; k < 11; k++) {
         cr_assert_eq(gpp_model_layer(model, k, &info, NULL), GPP_OK);
@@ -300,7 +274,7 @@ Test(model, a_layer_is_asked_for_from_either_end)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_layer_info info;
-    gpp_model *model = from_text("linear out=4 @a; relu @b; relu @c");
+    gpp_model *model = test_model_text("linear out=4 @a; relu @b; relu @c");
     static const struct {
         int index;
         gpp_status status;
@@ -347,7 +321,8 @@ Test(model, a_wrong_input_is_refused_and_can_be_put_right)
         {"parameters beyond any memory", GPP_F32, 3, {INT64_C(1) << 40, 4, 4}, GPP_ESHAPE, 0},
     };
     static const int64_t good[] = {1, 8, 8};
-    gpp_model *model = from_text("conv2d out=64 kernel=2; relu; conv2d out=8 kernel=2; flatten");
+    gpp_model *model =
+        test_model_text("conv2d out=64 kernel=2; relu; conv2d out=8 kernel=2; flatten");
     gpp_layer_info info;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
@@ -371,7 +346,7 @@ Test(model, a_wrong_input_is_refused_and_can_be_put_right)
 Test(model, after_its_input_is_set_a_model_is_closed)
 {
     static const int64_t dim[] = {4};
-    gpp_model *model = from_text("linear out=3");
+    gpp_model *model = test_model_text("linear out=3");
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_OK);
     cr_expect_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_ESTATE);
     cr_expect_eq(gpp_model_add(model, "relu", NULL, NULL, 0, NULL), GPP_ESTATE);
@@ -416,7 +391,7 @@ Test(model, parameters_are_placed_one_after_the_other_aligned)
 {
     static const int64_t dim[] = {4};
     const gpp_attr attrs[] = {GPP_INT("params", 3)};
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp__model_add_op(model, &claim, "mine", attrs, 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_OK);
     const gpp__layer *layer = &model->network.node[0];
@@ -448,7 +423,7 @@ Test(model, an_operator_that_infers_nonsense_is_refused)
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text("linear out=3");
+        gpp_model *model = test_model_text("linear out=3");
         cr_assert_eq(gpp__model_add_op(model, &claim, NULL, cases[k], 2, NULL), GPP_OK);
         cr_expect_eq(gpp_model_set_input(model, GPP_F32, 1, dim, &err), GPP_ESHAPE, "case %zu", k);
         cr_expect(strncmp(err.msg, "claim (layer 1, \"1\"): ", 22) == 0, "%s", err.msg);
@@ -461,7 +436,7 @@ Test(model, a_model_without_layers_passes_its_inputs_on)
 {
     const gpp_shape in[] = {{GPP_I64, 2, {3, 4}, 0, 0}, {GPP_F32, 3, {3, 4, 5}, 0, 0}};
     gpp_shape out[GPP_MAX_TENSORS];
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp_model_set_inputs(model, in, 2, NULL), GPP_OK);
     cr_assert_eq(gpp_model_outputs(model, out), 2);
     cr_expect(gpp__desc_equal(&out[0], &in[0]) && gpp__desc_equal(&out[1], &in[1]));
@@ -475,7 +450,7 @@ Test(model, a_model_without_layers_passes_its_inputs_on)
 Test(model, a_copy_shares_nothing_with_its_original)
 {
     static const int64_t dim[] = {4};
-    gpp_model *copy, *model = from_text("linear out=3 @a; relu; linear out=5 bias=0 @z");
+    gpp_model *copy, *model = test_model_text("linear out=3 @a; relu; linear out=5 bias=0 @z");
     cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, dim, NULL), GPP_OK);
     cr_assert_eq(gpp__model_clone(model, &copy, NULL), GPP_OK);
     cr_assert_eq(copy->network.nodes, 3);
@@ -494,7 +469,7 @@ Test(model, a_copy_shares_nothing_with_its_original)
     cr_expect_eq(gpp_model_add(copy, "relu", NULL, NULL, 0, NULL), GPP_ESTATE);
     gpp_model_free(copy);
 
-    model = new_model();
+    model = test_model_empty();
     cr_assert_eq(gpp__model_clone(model, &copy, NULL), GPP_OK);
     gpp_model_free(model);
     cr_expect_eq(gpp_model_add_text(copy, "relu; relu @b", NULL), GPP_OK, "an open copy grows");
@@ -539,7 +514,7 @@ Test(model, wrong_inputs_are_refused_by_number)
          {{GPP_F32, 1, {4}, 3, 0}, {GPP_F32, 1, {4}, 0, 0}, {GPP_F32, 1, {4}, 2, 0}},
          "there is a batch 3, and none of number 1"},
     };
-    gpp_model *model = from_text("add");
+    gpp_model *model = test_model_text("add");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
         cr_expect_eq(gpp_model_set_inputs(model, cases[k].in, cases[k].count, &err), GPP_EINVAL,
@@ -561,7 +536,7 @@ Test(model, inputs_and_outputs_are_told_with_their_rows)
     gpp_layer_info info;
     const gpp_ref all[] = {{GPP_REF_INPUT, 2}, {GPP_REF_INPUT, 0}, {GPP_REF_INPUT, 1}};
     gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
     cr_assert_eq(gpp_model_from(model, &all[1], 1, NULL), GPP_OK);
     cr_assert_eq(gpp_model_add(model, "relu", NULL, NULL, 0, NULL), GPP_OK);

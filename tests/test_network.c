@@ -2,45 +2,11 @@
  * tests/test_network.c: what models are compiled to, and where gradients flow in it.
  */
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <gridpipe.h>
 
 #include "tests/networks.h"
-
-static gpp_model *new_model(void)
-{
-    gpp_model *model;
-    cr_assert_eq(gpp_model_new(&model, NULL), GPP_OK);
-    return model;
-}
-
-static gpp_model *from_text(const char *text)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model = new_model();
-    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
-    return model;
-}
-
-static gpp_status set_input(gpp_model *model, int rank, gpp_error *err)
-{
-    static const int64_t dim[] = {4, 6, 6};
-    return gpp_model_set_input(model, GPP_F32, rank, dim, err);
-}
-
-static void add(gpp_model *model, const char *op)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_model_add(model, op, NULL, NULL, 0, &err), GPP_OK, "%s", err.msg);
-}
-
-static void from(gpp_model *model, int op, int tensor)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_model_from(model, &(gpp_ref){op, tensor}, 1, &err), GPP_OK, "%s", err.msg);
-}
 
 /* --- networks --------------------------------------------------------------------------------- */
 
@@ -70,8 +36,8 @@ Test(network, layers_become_operators_with_values_between_them)
     char text[1000];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text(cases[k].text), *copy;
-        cr_assert_eq(set_input(model, cases[k].rank, &err), GPP_OK, "%s", err.msg);
+        gpp_model *model = test_model_text(cases[k].text), *copy;
+        cr_assert_eq(test_set_input(model, cases[k].rank, &err), GPP_OK, "%s", err.msg);
         cr_expect_str_eq(test_sketch(model, text, sizeof text), cases[k].network, "%s",
                          cases[k].text);
         test_check_network(model, cases[k].text);
@@ -86,17 +52,17 @@ Test(network, layers_become_operators_with_values_between_them)
 Test(network, a_tensor_that_is_taken_repeatedly_is_forked_in_order)
 {
     char text[600];
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp_model_begin(model, "cell", NULL), GPP_OK);
-    from(model, GPP_REF_INPUT, 0);
-    add(model, "relu"); /* 0 */
-    add(model, "relu"); /* 1, of 0 */
+    test_from(model, GPP_REF_INPUT, 0);
+    test_add(model, "relu"); /* 0 */
+    test_add(model, "relu"); /* 1, of 0 */
     cr_assert_eq(gpp_model_from(model, (gpp_ref[]){{0, 0}, {GPP_REF_INPUT, 0}, {1, 0}}, 3, NULL),
                  GPP_OK);
-    add(model, "add"); /* 2 */
+    test_add(model, "add"); /* 2 */
     cr_assert_eq(gpp_model_end(model, (gpp_ref[]){{2, 0}, {0, 0}}, 2, NULL), GPP_OK);
-    add(model, "mul");
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    test_add(model, "mul");
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_str_eq(test_sketch(model, text, sizeof text),
                      "0:fork<0>1,2 0:relu<1>3 0:fork<3>4,5,6 0:relu<4>7 0:add<5,2,7>8 1:mul<8,6>9");
     test_check_network(model, "forks");
@@ -108,14 +74,14 @@ Test(network, a_tensor_that_is_taken_repeatedly_is_forked_in_order)
 Test(network, a_tensor_may_be_taken_any_number_of_times)
 {
     enum { TIMES = 40 };
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
     for (int k = 0; k < TIMES; k++) {
-        from(model, GPP_REF_INPUT, 0);
-        add(model, "relu");
+        test_from(model, GPP_REF_INPUT, 0);
+        test_add(model, "relu");
     }
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     test_check_network(model, "many");
     const gpp__network *n = &model->network;
     int relus = 0, unused = 0;
@@ -131,13 +97,13 @@ Test(network, a_tensor_may_be_taken_any_number_of_times)
 Test(network, what_a_layer_gives_on_as_it_is_passes_an_operator_of_it)
 {
     char text[400];
-    gpp_model *model = from_text("split dim=1 parts=2");
+    gpp_model *model = test_model_text("split dim=1 parts=2");
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
-    from(model, GPP_REF_INPUT, 1);
-    add(model, "relu");
+    test_from(model, GPP_REF_INPUT, 1);
+    test_add(model, "relu");
     cr_assert_eq(gpp_model_end(model, (gpp_ref[]){{GPP_REF_INPUT, 0}, {0, 0}}, 2, NULL), GPP_OK);
-    add(model, "add");
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    test_add(model, "add");
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_str_eq(test_sketch(model, text, sizeof text),
                      "0:split<0>1,2 1:relu<2>3 1:pass<1>4 2:add<4,3>5");
     test_check_network(model, "pass");
@@ -147,13 +113,13 @@ Test(network, what_a_layer_gives_on_as_it_is_passes_an_operator_of_it)
 Test(network, a_pop_with_a_block_takes_the_inputs_that_were_chosen)
 {
     char text[400];
-    gpp_model *model = from_text("stash name=a");
+    gpp_model *model = test_model_text("stash name=a");
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
-    add(model, "relu");
-    from(model, GPP_REF_INPUT, 0);
+    test_add(model, "relu");
+    test_from(model, GPP_REF_INPUT, 0);
     cr_assert_eq(gpp_model_add_text(model, "pop name=a mode=add { relu }", NULL), GPP_OK);
     cr_assert_eq(gpp_model_end(model, NULL, 0, NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_str_eq(test_sketch(model, text, sizeof text),
                      "0:stash<0>1,2 1:fork<1>3,4 1:relu<3>5 1:unstash<2>6 1:relu<6>7 "
                      "1:combine<4,7>8");
@@ -179,7 +145,7 @@ Test(network, row_major_operators_stand_between_changes_of_layout)
                             {GPP_I64, 3, {4, 6, 6}, 0, 0},
                             {GPP_F32, 3, {1, 6, 6}, 0, 0},
                             {GPP_F32, 3, {6, 1, 1}, 0, 0}};
-    gpp_model *model = new_model();
+    gpp_model *model = test_model_empty();
     cr_assert_eq(gpp__model_add_op(model, &plain, NULL, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_set_inputs(model, in, 4, NULL), GPP_OK);
     cr_expect_str_eq(test_sketch(model, text, sizeof text),
@@ -220,8 +186,8 @@ Test(network, gradients_flow_where_something_learns_and_the_output_is_reached)
     char text[80];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp_model *model = from_text(cases[k].text);
-        cr_assert_eq(set_input(model, 1, &err), GPP_OK, "%s", err.msg);
+        gpp_model *model = test_model_text(cases[k].text);
+        cr_assert_eq(test_set_input(model, 1, &err), GPP_OK, "%s", err.msg);
         if (cases[k].frozen >= 0)
             for (int p = 0; p < model->network.node[cases[k].frozen].param_count; p++)
                 model->network.node[cases[k].frozen].param[p].frozen = true;
@@ -234,17 +200,17 @@ Test(network, gradients_flow_where_something_learns_and_the_output_is_reached)
 Test(network, gradients_end_at_integers_at_walls_and_at_what_nobody_uses)
 {
     char text[80];
-    gpp_model *model = from_text("linear out=4; linear out=4");
+    gpp_model *model = test_model_text("linear out=4; linear out=4");
     cr_assert_eq(gpp__model_add_op(model, &wall, NULL, NULL, 0, NULL), GPP_OK);
     cr_assert_eq(gpp_model_add_text(model, "linear out=4", NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     cr_expect_str_eq(flow_text(model, true, text), "lllrg");
     gpp_model_free(model);
 
     const gpp_shape in[] = {{GPP_F32, 1, {4}, 0, 0}, {GPP_I64, 1, {4}, 0, 0}};
-    model = new_model();
+    model = test_model_empty();
     cr_assert_eq(gpp_model_begin(model, NULL, NULL), GPP_OK);
-    from(model, GPP_REF_INPUT, 0);
+    test_from(model, GPP_REF_INPUT, 0);
     cr_assert_eq(gpp_model_add_text(model, "linear out=3; linear out=2", NULL), GPP_OK);
     cr_assert_eq(gpp_model_end(model, (gpp_ref[]){{0, 0}, {GPP_REF_INPUT, 1}}, 2, NULL), GPP_OK);
     cr_assert_eq(gpp_model_set_inputs(model, in, 2, NULL), GPP_OK);
@@ -259,9 +225,9 @@ Test(network, gradients_end_at_integers_at_walls_and_at_what_nobody_uses)
 Test(network, shared_parameters_learn_where_they_belong)
 {
     char text[80];
-    gpp_model *model = from_text("linear out=4; relu; linear out=4");
+    gpp_model *model = test_model_text("linear out=4; relu; linear out=4");
     cr_assert_eq(gpp_model_share(model, 2, 0, NULL), GPP_OK);
-    cr_assert_eq(set_input(model, 1, NULL), GPP_OK);
+    cr_assert_eq(test_set_input(model, 1, NULL), GPP_OK);
     for (int p = 0; p < 2; p++)
         model->network.node[0].param[p].frozen = true;
     cr_expect_str_eq(flow_text(model, false, text), "rrrr", "frozen there, frozen here");

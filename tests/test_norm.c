@@ -8,52 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support.h"
-#include "tests/vectors.h"
+#include "tests/slopes.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-static test_rig *rig_of(const char *spec, int rank, const int64_t dim[], int64_t rows, int threads)
-{
-    gpp__desc in = {.dtype = GPP_F32, .rank = rank};
-    gpp_error err = GPP_ERROR_INIT;
-    test_rig *rig;
-    memcpy(in.dim, dim, (size_t)rank * sizeof *dim);
-    gpp_status status = test_rig_new(&rig, spec, 0, &in, rows, threads, &err);
-    cr_assert_eq(status, GPP_OK, "%s: %s", spec, err.msg);
-    rig->run.err = NULL;
-    return rig;
-}
-
-static float *floats(int64_t count)
-{
-    return test_room((size_t)count * sizeof(float));
-}
-
 /* --- reference vectors ------------------------------------------------------------------------ */
-
-/* Reference values are float64 results rounded to float32. */
-#define VECTOR_TOLERANCE 1e-5
-
-static void expect_close(const char *file, const char *array, double off)
-{
-    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
-}
 
 Test(norm, reference_vectors_are_met_within_1e_5_of_the_largest_value)
 {
-    static const struct {
-        char op[16];
-        int files;
-    } known[] = {{"batchnorm", 7}, {"layernorm", 4}, {"groupnorm", 1}, {"instancenorm", 1}};
-    for (size_t k = 0; k < COUNT(known); k++) {
-        int run = test_vectors_run(known[k].op, 2, expect_close);
-        if (run < 0) {
-            fprintf(stderr, "normalisation vectors: no folder, 13 not run\n");
-            cr_skip_test("no folder of reference vectors");
-        }
-        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
-    }
+    static const test_known known[] = {
+        {"batchnorm", 7}, {"layernorm", 4}, {"groupnorm", 1}, {"instancenorm", 1}};
+    test_expect_vectors("normalisation", known, COUNT(known));
 }
 
 /* --- the formulas in float64 ------------------------------------------------------------------ */
@@ -155,14 +120,14 @@ typedef struct probe {
 
 static probe probe_new(const norm_case *c, int threads)
 {
-    probe p = {.c = c, .rig = rig_of(c->spec, c->rank, c->dim, c->rows, threads)};
+    probe p = {.c = c, .rig = test_rig_of(c->spec, c->rank, c->dim, c->rows, threads)};
     bool affine = p.rig->layer.param_count > 0 && !p.rig->layer.param[0].buffer;
     p.count = test_rig_inputs(p.rig);
     p.params = affine ? p.rig->layer.param[0].count : 0;
-    p.x = floats(p.count);
-    p.y = floats(p.count);
-    p.dy = floats(p.count);
-    p.dx = floats(p.count);
+    p.x = test_floats(p.count);
+    p.y = test_floats(p.count);
+    p.dy = test_floats(p.count);
+    p.dx = test_floats(p.count);
     test_fill(p.x, p.count, 31, c->mean - c->spread, c->mean + c->spread);
     test_fill(p.dy, p.count, 32, -1, 1);
     for (int k = 0; k < 2 && affine; k++)
@@ -256,7 +221,7 @@ static void expect_formula(const norm_case *c)
     cr_expect(y < TOLERANCE, "%s (%s): y is off by %.3g", c->spec, c->why, y);
     cr_expect(dx < TOLERANCE, "%s (%s): dx is off by %.3g", c->spec, c->why, dx);
     for (int k = 0; k < 2 && p.params; k++) {
-        float *grad = floats(p.params);
+        float *grad = test_floats(p.params);
         test_rig_grad(p.rig, k, grad);
         double off = distance(grad, k ? p.want_bias : p.want_weight, p.params);
         cr_expect(off < TOLERANCE, "%s (%s): gradient %d is off by %.3g", c->spec, c->why, k, off);
@@ -283,54 +248,24 @@ Test(norm, outputs_and_gradients_are_those_of_the_formula_in_float64)
 #define STEP       0x1p-7f
 #define DIFFERENCE 3e-3
 
-static double value_of(const probe *p)
+static double value_of(void *argument)
 {
+    const probe *p = argument;
     cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK, "%s", p->c->spec);
     return test_dot(p->dy, p->y, p->count);
-}
-
-static void expect_slope(const probe *p, float *at, int64_t count, const float *grad,
-                         const char *name)
-{
-    float *middle = floats(count), *u = floats(count);
-    double scale = sqrt(test_dot(grad, grad, count)) + 0.05;
-    memcpy(middle, at, (size_t)count * sizeof *at);
-    for (uint64_t direction = 0; direction < 6; direction++) {
-        double f[2];
-        test_fill_signs(u, count, 500 + direction);
-        for (int side = 0; side < 2; side++) {
-            for (int64_t k = 0; k < count; k++)
-                at[k] = middle[k] + (side ? STEP : -STEP) * u[k];
-            f[side] = value_of(p);
-        }
-        double slope = (f[1] - f[0]) / (2 * (double)STEP), want = test_dot(grad, u, count);
-        cr_expect(fabs(slope - want) <= DIFFERENCE * scale,
-                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
-                  name, slope, want, scale);
-    }
-    memcpy(at, middle, (size_t)count * sizeof *at);
-    free(middle);
-    free(u);
 }
 
 Test(norm, gradients_are_the_slopes_of_central_differences)
 {
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 2);
+        const test_slopes s = {p.c->spec, p.c->why, value_of, &p, STEP, DIFFERENCE, 0.05};
         /* Apart, so that no group has a small variance, whose slopes would be steep. */
         test_fill_apart(p.x, p.count, 41, 2.0 / (double)p.count);
         value_of(&p);
         test_rig_backward(p.rig, p.dy, p.dx, false);
-        float *grad[2] = {floats(p.params + 1), floats(p.params + 1)};
-        for (int w = 0; w < 2 && p.params; w++)
-            test_rig_grad(p.rig, w, grad[w]);
-        expect_slope(&p, p.x, p.count, p.dx, "x");
-        for (int w = 0; w < 2; w++) {
-            if (p.params)
-                expect_slope(&p, test_rig_param(p.rig, w), p.params, grad[w],
-                             w ? "bias" : "weight");
-            free(grad[w]);
-        }
+        test_expect_slope(&s, p.x, p.count, p.dx, "x");
+        test_expect_param_slopes(&s, p.rig);
         probe_free(&p);
     }
 }
@@ -343,7 +278,7 @@ static float *results(const norm_case *c, int threads, int64_t *count)
     probe p = probe_new(c, threads);
     size_t stats = p.rig->stats ? p.rig->layer.op->stats_bytes(&p.rig->layer) : 0;
     *count = 2 * p.count + 2 * p.params + (int64_t)(stats / sizeof(float));
-    float *all = floats(*count);
+    float *all = test_floats(*count);
     cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
     cr_assert_eq(test_rig_backward(p.rig, p.dy, all + p.count, false), GPP_OK);
     for (int k = 0; k < 2 && p.params; k++)
@@ -375,7 +310,7 @@ Test(norm, parameter_gradients_add_up_when_asked)
         probe p = probe_new(&cases[k], 2);
         test_rig_forward(p.rig, p.x, p.y);
         for (int w = 0; w < 2 && p.params; w++) {
-            float *once = floats(p.params), *twice = floats(p.params);
+            float *once = test_floats(p.params), *twice = test_floats(p.params);
             test_rig_backward(p.rig, p.dy, NULL, false);
             test_rig_grad(p.rig, w, once);
             test_rig_backward(p.rig, p.dy, p.dx, true);
@@ -394,7 +329,7 @@ Test(norm, input_gradients_do_not_depend_on_whether_the_parameters_are_wanted)
 {
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 1);
-        float *frozen = floats(p.count);
+        float *frozen = test_floats(p.count);
         test_rig_forward(p.rig, p.x, p.y);
         test_rig_backward(p.rig, p.dy, p.dx, false);
         p.rig->frozen = true;
@@ -409,7 +344,7 @@ Test(norm, a_forward_without_backward_and_a_repeated_one_give_the_same_output)
 {
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 1);
-        float *again = floats(p.count);
+        float *again = test_floats(p.count);
         test_rig_forward(p.rig, p.x, p.y);
         p.rig->discard = true;
         test_rig_forward(p.rig, p.x, again);
@@ -512,7 +447,7 @@ static void mini_batch(test_rig *state, const char *spec, const float *x, const 
         size_t bytes = state->layer.op->stats_bytes(&state->layer);
         stats[i] = calloc(1, bytes + 1);
         if (sizes[i] > 0) {
-            test_rig *rig = rig_of(spec, in->rank, in->dim, sizes[i], 2);
+            test_rig *rig = test_rig_of(spec, in->rank, in->dim, sizes[i], 2);
             memcpy(rig->params, state->params, rig->layer.param_bytes);
             cr_assert_eq(test_rig_forward(rig, x + at * row, NULL), GPP_OK);
             memcpy(stats[i], rig->stats, bytes);
@@ -527,7 +462,7 @@ static void mini_batch(test_rig *state, const char *spec, const float *x, const 
 
 static test_rig *fresh(const char *spec, int rank, const int64_t dim[])
 {
-    test_rig *rig = rig_of(spec, rank, dim, 4, 1);
+    test_rig *rig = test_rig_of(spec, rank, dim, 4, 1);
     test_rig_init(rig, 1);
     return rig;
 }
@@ -698,7 +633,7 @@ Test(batchnorm, evaluation_uses_running_statistics_and_records_nothing)
 {
     const float x[] = {1, 2, 30, 40, 5, 6}, mean[] = {1, 20}, var[] = {4, 100};
     float y[6];
-    test_rig *rig = rig_of("batchnorm affine=0 eps=0", 1, (int64_t[]){2}, 3, 1);
+    test_rig *rig = test_rig_of("batchnorm affine=0 eps=0", 1, (int64_t[]){2}, 3, 1);
     memcpy(test_rig_param(rig, 0), mean, sizeof mean);
     memcpy(test_rig_param(rig, 1), var, sizeof var);
     rig->run.training = false;
@@ -716,7 +651,7 @@ Test(batchnorm, without_tracking_there_is_no_state_and_evaluation_uses_the_batch
     float x[12], training[12], evaluation[12];
     test_fill(x, 12, 1, -1, 1);
     for (size_t s = 0; s < COUNT(specs); s++) {
-        test_rig *rig = rig_of(specs[s], 1, (int64_t[]){3}, 4, 1);
+        test_rig *rig = test_rig_of(specs[s], 1, (int64_t[]){3}, 4, 1);
         cr_expect_eq(rig->layer.param_count, 2, "weight and bias alone");
         cr_expect_eq(rig->layer.op->stats_bytes(&rig->layer), 0);
         test_rig_init(rig, 1);
@@ -747,7 +682,7 @@ Test(batchnorm, one_value_per_channel_fails_in_training_and_names_the_layer)
     for (size_t k = 0; k < COUNT(rows); k++) {
         gpp_error err = GPP_ERROR_INIT;
         float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-        test_rig *rig = rig_of(rows[k].spec, rows[k].rank, rows[k].dim, 1, 1);
+        test_rig *rig = test_rig_of(rows[k].spec, rows[k].rank, rows[k].dim, 1, 1);
         test_rig_init(rig, 1);
         rig->run.err = &err;
         rig->run.training = rows[k].training;

@@ -12,50 +12,17 @@
 #include <string.h>
 
 #include "codelets/cpu/philox.h"
-#include "tests/support.h"
-#include "tests/vectors.h"
+#include "tests/slopes.h"
 
-static test_rig *rig_of(const char *spec, int rank, const int64_t dim[], int64_t rows, int threads)
-{
-    gpp__desc in = {.dtype = GPP_F32, .rank = rank};
-    gpp_error err = GPP_ERROR_INIT;
-    test_rig *rig;
-    memcpy(in.dim, dim, (size_t)rank * sizeof *dim);
-    gpp_status status = test_rig_new(&rig, spec, 0, &in, rows, threads, &err);
-    cr_assert_eq(status, GPP_OK, "%s: %s", spec, err.msg);
-    rig->run.err = NULL;
-    return rig;
-}
-
-static float *floats(int64_t count)
-{
-    return test_room((size_t)count * sizeof(float));
-}
+#define COUNT(table) (sizeof table / sizeof *table)
 
 /* --- reference vectors ------------------------------------------------------------------------ */
 
-/* Reference values are float64 results rounded to float32. */
-#define VECTOR_TOLERANCE 1e-5
-
-static void expect_close(const char *file, const char *array, double off)
-{
-    cr_expect(off <= VECTOR_TOLERANCE, "%s: %s is off by %.3g", file, array, off);
-}
-
 Test(ops, reference_vectors_are_met_within_1e_5_of_the_largest_value)
 {
-    static const struct {
-        char op[16];
-        int files;
-    } known[] = {{"linear", 4}, {"conv2d", 16}, {"relu", 1}, {"maxpool2d", 5}};
-    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-        int run = test_vectors_run(known[k].op, 2, expect_close);
-        if (run < 0) {
-            fprintf(stderr, "layer vectors: no folder, 26 not run\n");
-            cr_skip_test("no folder of reference vectors");
-        }
-        cr_expect_eq(run, known[k].files, "%s: %d files were run", known[k].op, run);
-    }
+    static const test_known known[] = {
+        {"linear", 4}, {"conv2d", 16}, {"relu", 1}, {"maxpool2d", 5}};
+    test_expect_vectors("layer", known, COUNT(known));
 }
 
 /* --- every operator --------------------------------------------------------------------------- */
@@ -118,8 +85,6 @@ static const op_case large_cases[] = {
     {"dropout2d p=0.3", 3, {30, 57, 59}, 3, ""},
     {"identity", 1, {100000}, 3, ""},
 };
-
-#define COUNT(table) (sizeof table / sizeof *table)
 
 static bool is_of(const op_case *c, const gpp_op *op)
 {
@@ -195,11 +160,11 @@ typedef struct probe {
 
 static probe probe_new(const op_case *c, int threads)
 {
-    probe p = {c, rig_of(c->spec, c->rank, c->dim, c->rows, threads), 0, 0, 0, 0};
-    p.x = floats(test_rig_inputs(p.rig));
-    p.grad_x = floats(test_rig_inputs(p.rig));
-    p.y = floats(test_rig_outputs(p.rig));
-    p.w = floats(test_rig_outputs(p.rig));
+    probe p = {c, test_rig_of(c->spec, c->rank, c->dim, c->rows, threads), 0, 0, 0, 0};
+    p.x = test_floats(test_rig_inputs(p.rig));
+    p.grad_x = test_floats(test_rig_inputs(p.rig));
+    p.y = test_floats(test_rig_outputs(p.rig));
+    p.w = test_floats(test_rig_outputs(p.rig));
     test_fill(p.w, test_rig_outputs(p.rig), 77, -1, 1);
     for (int k = 0; k < p.rig->layer.param_count; k++)
         test_fill(test_rig_param(p.rig, k), p.rig->layer.param[k].count, 100 + (uint64_t)k, -1, 1);
@@ -235,47 +200,20 @@ static double probe_value(const probe *p)
 #define GAP       0.1
 #define TOLERANCE 5e-4
 
-static void expect_slope(const probe *p, float *at, int64_t count, const float *grad,
-                         const char *name)
+static double value_of(void *argument)
 {
-    float *middle = floats(count), *u = floats(count);
-    double scale = sqrt(test_dot(grad, grad, count));
-    memcpy(middle, at, (size_t)count * sizeof *at);
-    for (uint64_t direction = 0; direction < 6; direction++) {
-        double f[2];
-        test_fill_signs(u, count, 500 + direction);
-        for (int side = 0; side < 2; side++) {
-            for (int64_t k = 0; k < count; k++)
-                at[k] = middle[k] + (side ? STEP : -STEP) * u[k];
-            f[side] = probe_value(p);
-        }
-        double slope = (f[1] - f[0]) / (2 * (double)STEP), want = test_dot(grad, u, count);
-        cr_expect(fabs(slope - want) <= TOLERANCE * scale,
-                  "%s (%s), %s: slope %.7g, gradient says %.7g, scale %.3g", p->c->spec, p->c->why,
-                  name, slope, want, scale);
-    }
-    memcpy(at, middle, (size_t)count * sizeof *at);
-    free(middle);
-    free(u);
+    return probe_value(argument);
 }
 
 static void expect_slopes(const op_case *c)
 {
     probe p = probe_new(c, 2);
+    const test_slopes s = {c->spec, c->why, value_of, &p, STEP, TOLERANCE, 0};
     test_fill_apart(p.x, test_rig_inputs(p.rig), 3, GAP);
     probe_value(&p);
     cr_assert_eq(test_rig_backward(p.rig, p.w, p.grad_x, false), GPP_OK, "%s", c->spec);
-    float *grad[GPP__MAX_PARAMS];
-    for (int k = 0; k < p.rig->layer.param_count; k++) {
-        grad[k] = floats(p.rig->layer.param[k].count);
-        test_rig_grad(p.rig, k, grad[k]);
-    }
-    expect_slope(&p, p.x, test_rig_inputs(p.rig), p.grad_x, "x");
-    for (int k = 0; k < p.rig->layer.param_count; k++) {
-        expect_slope(&p, test_rig_param(p.rig, k), p.rig->layer.param[k].count, grad[k],
-                     p.rig->layer.param[k].name);
-        free(grad[k]);
-    }
+    test_expect_slope(&s, p.x, test_rig_inputs(p.rig), p.grad_x, "x");
+    test_expect_param_slopes(&s, p.rig);
     probe_free(&p);
 }
 
@@ -293,7 +231,7 @@ static float *results(const op_case *c, int threads, int64_t *count)
     *count = inputs + outputs;
     for (int k = 0; k < p.rig->layer.param_count; k++)
         *count += p.rig->layer.param[k].count;
-    float *all = floats(*count);
+    float *all = test_floats(*count);
     test_fill(p.x, inputs, 9, -1, 1);
     cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
     cr_assert_eq(test_rig_backward(p.rig, p.w, all + outputs, false), GPP_OK);
@@ -337,7 +275,7 @@ static void expect_accumulation(const op_case *c)
         test_rig_backward(p.rig, p.w, p.grad_x, true);
         for (int k = 0; k < p.rig->layer.param_count; k++) {
             int64_t count = p.rig->layer.param[k].count;
-            float *sum = floats(count), *once = floats(count);
+            float *sum = test_floats(count), *once = test_floats(count);
             test_rig_grad(p.rig, k, sum);
             probe q = probe_new(c, 2);
             memcpy(q.x, p.x, (size_t)test_rig_inputs(p.rig) * sizeof *p.x);
@@ -371,7 +309,7 @@ Test(ops, parameter_gradients_do_not_depend_on_whether_the_input_gradient_is_wan
         probe_value(&p);
         for (int param = 0; param < p.rig->layer.param_count; param++) {
             int64_t count = p.rig->layer.param[param].count;
-            float *with = floats(count), *without = floats(count);
+            float *with = test_floats(count), *without = test_floats(count);
             test_rig_backward(p.rig, p.w, p.grad_x, false);
             test_rig_grad(p.rig, param, with);
             test_rig_backward(p.rig, p.w, NULL, false);
@@ -390,7 +328,7 @@ Test(ops, outputs_do_not_depend_on_whether_a_backward_follows)
     for (size_t k = 0; k < COUNT(cases); k++) {
         probe p = probe_new(&cases[k], 1);
         int64_t outputs = test_rig_outputs(p.rig);
-        float *dropped = floats(outputs);
+        float *dropped = test_floats(outputs);
         test_fill(p.x, test_rig_inputs(p.rig), 9, -1, 1);
         probe_value(&p);
         p.rig->discard = true;
@@ -409,7 +347,7 @@ Test(ops, working_in_place_changes_no_bit)
         probe p = probe_new(c, 2);
         if (p.rig->layer.op->in_place) {
             int64_t inputs = test_rig_inputs(p.rig);
-            float *y = floats(inputs), *grad = floats(inputs);
+            float *y = test_floats(inputs), *grad = test_floats(inputs);
             test_fill(p.x, inputs, 9, -1, 1);
             probe_value(&p);
             test_rig_backward(p.rig, p.w, p.grad_x, false);
@@ -441,7 +379,7 @@ Test(ops, initial_values_are_uniform_within_one_over_the_root_of_the_fan_in)
     };
     for (size_t k = 0; k < COUNT(layers); k++) {
         const op_case *c = &layers[k].c;
-        test_rig *rig = rig_of(c->spec, c->rank, c->dim, c->rows, 1);
+        test_rig *rig = test_rig_of(c->spec, c->rank, c->dim, c->rows, 1);
         double bound = 1 / sqrt(layers[k].fan_in);
         test_rig_init(rig, 5);
         for (int p = 0; p < rig->layer.param_count; p++) {
@@ -576,7 +514,7 @@ Test(ops, only_outputs_that_are_the_input_in_memory_are_views)
         {"dropout p=1", 1, {4}, false, true},    {"relu", 1, {4}, false, false},
     };
     for (size_t k = 0; k < COUNT(views); k++) {
-        test_rig *rig = rig_of(views[k].spec, views[k].rank, views[k].dim, 1, 1);
+        test_rig *rig = test_rig_of(views[k].spec, views[k].rank, views[k].dim, 1, 1);
         const gpp_op *op = rig->layer.op;
         bool view = op->is_view && op->is_view(&rig->layer);
         bool passes = view || (op->passes_in_eval && op->passes_in_eval(&rig->layer));
@@ -594,7 +532,7 @@ Test(ops, relu_has_slope_0_at_0_and_passes_nan_on)
     static const float want_y[] = {0, 0, 0, 0, 1e-40f, 2, INFINITY, NAN};
     static const float want_grad[] = {0, 0, 0, 0, 3, 3, 3, 3};
     float y[8], grad[8], threes[8] = {3, 3, 3, 3, 3, 3, 3, 3};
-    test_rig *rig = rig_of("relu", 1, (int64_t[]){8}, 1, 1);
+    test_rig *rig = test_rig_of("relu", 1, (int64_t[]){8}, 1, 1);
     test_rig_forward(rig, x, y);
     test_rig_backward(rig, threes, grad, false);
     for (int k = 0; k < 8; k++) {
@@ -612,7 +550,7 @@ Test(ops, maxpool2d_gives_the_gradient_of_a_tie_to_the_first_and_passes_nan_on)
     static const float want[2][4] = {{1, 0, 0, 2}, {0, 0, 0, 0}};
     enum { C = 40 };
     float x[C * 8], y[C * 2], grad_y[C * 2], grad_x[C * 8];
-    test_rig *rig = rig_of("maxpool2d kernel=2", 3, (int64_t[]){C, 2, 4}, 1, 1);
+    test_rig *rig = test_rig_of("maxpool2d kernel=2", 3, (int64_t[]){C, 2, 4}, 1, 1);
     for (int c = 0; c < C; c++) {
         memcpy(x + c * 8, image, sizeof image);
         grad_y[2 * c] = 1;
@@ -635,9 +573,9 @@ Test(ops, flatten_keeps_the_order_of_indices_and_its_backward_undoes_it)
     static const int64_t shapes[][3] = {{3, 4, 5}, {64, 7, 7}, {2, 1, 9},   {17, 33, 2},
                                         {1, 6, 6}, {5, 1, 1},  {130, 9, 15}};
     for (size_t k = 0; k < COUNT(shapes); k++) {
-        test_rig *rig = rig_of("flatten", 3, shapes[k], 3, 2);
+        test_rig *rig = test_rig_of("flatten", 3, shapes[k], 3, 2);
         int64_t count = test_rig_inputs(rig);
-        float *x = floats(count), *y = floats(count);
+        float *x = test_floats(count), *y = test_floats(count);
         test_fill(x, count, 4, -1, 1);
         test_rig_forward(rig, x, y);
         cr_expect(test_same(x, y, count), "forward, case %zu", k);
@@ -657,7 +595,7 @@ static void mask_of(const char *spec, int index, uint64_t seed, uint64_t step, i
 {
     gpp__desc in = {.dtype = GPP_F32, .rank = 1, .dim = {row}};
     test_rig *rig;
-    float *ones = floats(rows * row);
+    float *ones = test_floats(rows * row);
     cr_assert_eq(test_rig_new(&rig, spec, index, &in, rows, 1, NULL), GPP_OK);
     test_fill(ones, rows * row, 0, 1, 1);
     rig->run.seed = seed;
@@ -680,7 +618,7 @@ Test(dropout, keeps_1_minus_p_of_the_elements_and_scales_them_up)
 {
     static const double ps[] = {0, 1e-3, 0.1, 0.5, 0.9, 0.999, 1};
     enum { N = 400000 };
-    float *mask = floats(N);
+    float *mask = test_floats(N);
     for (size_t k = 0; k < COUNT(ps); k++) {
         char spec[32];
         double p = ps[k];
@@ -719,7 +657,7 @@ Test(dropout, mask_is_the_same_however_the_rows_are_cut)
     static const int64_t row_lengths[] = {1, 31, 32, 100, 70001};
     for (size_t l = 0; l < COUNT(row_lengths); l++) {
         int64_t row = row_lengths[l];
-        float *whole = floats(8 * row), *parts = floats(8 * row);
+        float *whole = test_floats(8 * row), *parts = test_floats(8 * row);
         mask_of("dropout", 2, 5, 6, 10, 8, row, whole);
         for (size_t k = 0; k < COUNT(rows_of); k++) {
             int64_t first = rows_of[k][0];
@@ -785,7 +723,7 @@ Test(dropout, backward_uses_the_mask_of_the_forward)
 {
     enum { N = 3 * 1000 };
     float ones[N], y[N], grad[N];
-    test_rig *rig = rig_of("dropout p=0.4", 1, (int64_t[]){1000}, 3, 2);
+    test_rig *rig = test_rig_of("dropout p=0.4", 1, (int64_t[]){1000}, 3, 2);
     rig->run.step = 12;
     rig->run.row0[0] = 5;
     test_fill(ones, N, 0, 1, 1);
@@ -798,7 +736,7 @@ Test(dropout, backward_uses_the_mask_of_the_forward)
 Test(dropout, evaluation_passes_everything_on)
 {
     float x[100], y[100], out[100];
-    test_rig *rig = rig_of("dropout p=0.9", 1, (int64_t[]){50}, 2, 1);
+    test_rig *rig = test_rig_of("dropout p=0.9", 1, (int64_t[]){50}, 2, 1);
     rig->run.training = false;
     test_fill(x, 100, 8, -1, 1);
     test_rig_forward(rig, x, y);

@@ -66,12 +66,14 @@ typedef struct gpp_pipe_options {
     gpp_checkpoint checkpoint;
     uint64_t seed; /* of initial parameters and dropout */
 
+    const char *loss; /* "cross_entropy reduction=mean label_smoothing=0.1"; docs/reference.md lists
+                         losses, gpp_loss_name names them; NULL: none. With reduction=none the loss,
+                         and what gradients are of, is the sum */
     const char
-        *loss; /* "cross_entropy reduction=mean" (mean or sum), "mse reduction=sum"; NULL: none */
-    const char *optimizer; /* "sgd lr=0.1 momentum=0.9 nesterov=1 weight_decay=0 dampening=0
-                              maximize=0"; NULL: none */
-    bool nan_is_error;     /* a loss that is not finite fails the step with GPP_ENUMERIC; nothing is
-                              updated */
+        *optimizer;    /* "adam lr=0.001 betas=0.9,0.98", likewise; gpp_optimizer_name; NULL: none
+                        */
+    bool nan_is_error; /* a loss that is not finite fails the step with GPP_ENUMERIC; nothing is
+                          updated */
 
     int64_t batch; /* largest mini-batch expected: buffers are made for it at once; 0: at the first
                       step */
@@ -80,7 +82,8 @@ typedef struct gpp_pipe_options {
     bool ascending_backward; /* run backwards by ascending micro-batch; sums then differ in the last
                                 bit */
     bool deferred_batch_norm; /* batch normalisations that track statistics take those of the whole
-                                 mini-batch, once, and not of every micro-batch: see README */
+                                 mini-batch, once, and not of every micro-batch, with the
+                                 biased variance, as torchgpipe does */
 
     const float *class_weights; /* [class_weight_count] of cross_entropy and nll; copied */
     int class_weight_count;
@@ -114,8 +117,8 @@ GPP_API const char *gpp_optimizer_name(size_t k);
  * @return GPP_OK, GPP_EINVAL (an option is out of range; the message says what is allowed),
  *         GPP_ESYNTAX, GPP_ENOENT (loss or optimizer: unreadable, unknown), GPP_ESHAPE (the loss
  * cannot take the model's output), GPP_ESTATE (no input set), GPP_ENODEV (no such device, or fewer
- *         devices than partitions), GPP_ENOMEM (also: the plan exceeds memory_limit), GPP_EKERNEL,
- *         GPP_ERUNTIME (StarPU could not be started)
+ *         `devices` than partitions; without a list partitions share what there is), GPP_ENOMEM
+ * (also: the plan exceeds memory_limit), GPP_EKERNEL, GPP_ERUNTIME (StarPU could not be started)
  */
 GPP_API gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model,
                                 const gpp_pipe_options *options, gpp_error *err);
@@ -133,7 +136,8 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
  * @param x       [inputs] (B, input shape), any B >= 0. Inputs of one batch have the same B; those
  * of different batches must be cut into the same number of pieces; with GPP_ROWS_FIXED: that many
  * rows (rank 0 allowed for one scalar)
- * @param target  cross_entropy: GPP_I64 (B); mse: GPP_F32, the shape of the output
+ * @param target  cross_entropy, nll: GPP_I64, a class for each position; others: GPP_F32, the shape
+ * of the output
  * @param y       [outputs] out: (B, output shape), or NULL when the outputs are not wanted; data
  * NULL for one that is not. An output with r fixed rows gives r rows for each micro-batch, so m·r
  * @param loss    out: the whole mini-batch's loss, as an unpipelined model gives it; NaN for a mean
@@ -159,16 +163,17 @@ GPP_API gpp_status gpp_pipe_gradients(gpp_pipe *pipe, const gpp_tensor *x, const
                                       gpp_error *err);
 
 /**
- * Whether passes that keep what a backward needs are in training mode; initially they are. When not,
- * layers behave as in an evaluation: dropout passes its input on, batch normalisation uses the running
- * statistics and leaves them alone; gradients and updates are as ever.
+ * Whether passes that keep what a backward needs are in training mode; initially they are. When
+ * not, layers behave as in an evaluation: dropout passes its input on, batch normalisation uses the
+ * running statistics and leaves them alone; gradients and updates are as ever.
  */
 GPP_API gpp_status gpp_pipe_set_training(gpp_pipe *pipe, bool on, gpp_error *err);
 
 /**
  * Whether gradients add up over calls of gpp_pipe_gradients and gpp_pipe_backward until the next
  * gpp_pipe_update or gpp_pipe_discard_gradients (the update of gpp_pipe_step counts as well). A
- * failure inside a step discards what had added up. Initially they do not.
+ * failure inside a step discards what had added up. Initially they do not. They are summed: k calls
+ * with a mean loss give k times the gradient of their mean.
  */
 GPP_API gpp_status gpp_pipe_accumulate(gpp_pipe *pipe, bool on, gpp_error *err);
 /** There are no gradients any more. */
@@ -179,7 +184,7 @@ GPP_API gpp_status gpp_pipe_discard_gradients(gpp_pipe *pipe, gpp_error *err);
  * once, each with memory of its own; setting a parameter or an update discards all of them.
  *
  * @param y     [outputs] out: (B, output shape)
- * @param pass  out: names this forward; NULL: it must be the only one (an earlier one is discarded)
+ * @param pass  out: names this forward; NULL: it has no name, and replaces an earlier one without
  */
 GPP_API gpp_status gpp_pipe_forward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *y,
                                     int *pass, gpp_error *err);
