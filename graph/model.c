@@ -377,6 +377,10 @@ gpp_status gpp_model_add(gpp_model *model, const char *name, const char *label,
 {
     if (!model || !name)
         return gpp__fail(err, GPP_EINVAL, "adding a layer takes a model and an operator's name");
+    if (!strcmp(name, "chain"))
+        return gpp__fail_layer(err, GPP_ENOENT, model->count,
+                               "chain is no operator: a layer of several is begun with "
+                               "gpp_model_begin and ended with gpp_model_end, or written as text");
     const gpp_op *op = gpp__model_op(model, name, err);
     return op ? gpp__model_add_op(model, op, label, attrs, count, err) : GPP_ENOENT;
 }

@@ -345,8 +345,9 @@ gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const g
     int index = kept_index(p, pass);
     if (index < 0)
         return gpp__fail(err, GPP_ESTATE,
-                         "there is no forward to go back from: call gpp_pipe_forward first; an "
-                         "update, or setting a parameter, discards it");
+                         "there is no forward %d to go back from: call gpp_pipe_forward first (-1: "
+                         "without a name); an update, or setting a parameter, discards it",
+                         pass);
     if (!x || !grad_y)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", x ? "grad_y" : "x");
     status = same_rows(p, &p->kept[index], x, err);
