@@ -459,12 +459,12 @@ Test(tools, a_training_learns_and_says_so_once_an_epoch)
     double right = 0;
     int lines = 0;
     cr_expect_eq(o.status, 0, "%s", o.err);
-    cr_expect_str_empty(o.err, "progress where there is no terminal: %s", o.err);
-    for (const char *at = o.out; (at = strstr(at, "epoch ")); at++)
+    cr_expect(!strstr(o.err, "rows/s"), "progress where there is no terminal: %s", o.err);
+    for (const char *at = o.out; (at = strchr(at, '\n')); at++)
         lines++;
-    cr_expect_eq(lines, 20);
-    const char *last = strstr(o.out, "\ntest accuracy");
-    cr_assert(last && sscanf(last, " test accuracy %lf", &right) == 1, "%s", o.out);
+    cr_expect_eq(lines, 20, "%s", o.out);
+    const char *last = strstr(o.err, "test accuracy");
+    cr_assert(last && sscanf(last, "test accuracy %lf", &right) == 1, "%s", o.err);
     cr_expect_gt(right, 95, "%g %%: the classes are far apart", right);
     release(&o);
 }
@@ -476,9 +476,23 @@ typedef struct misuse {
 } misuse;
 
 static const misuse resumes[] = {
-    {"--batch 9", 1, "was saved with batch 13"},  {"--limit 40", 1, "was saved with rows 50"},
-    {"--no-shuffle", 1, "was saved with order"},  {"--seed 5", 1, "was saved with seed 4"},
-    {"--optimizer 'sgd lr=0.1'", 1, "optimizer"}, {NULL, 0, NULL},
+    {"--batch 9", 1, "was saved with --batch 13, now it is 9"},
+    {"--limit 40", 1, "was saved with rows 50, now it is 40"},
+    {"--no-shuffle", 1, "was saved with order"},
+    {"--seed 5", 1, "was saved with --seed 4, now it is 5"},
+    {"--chunks 2", 1, "was saved with --chunks 3, now it is 2"},
+    {"--clip-norm 0.1", 1, "was saved with --clip-norm 0, now it is 0.1"},
+    {"--skip-nonfinite", 1, "was saved with --skip-nonfinite 0"},
+    {"--deferred-batch-norm 1", 1, "was saved with --deferred-batch-norm 0, now it is 1"},
+    {"--ascending-backward 1", 1, "was saved with --ascending-backward 0"},
+    {"--mean 1", 1, "was saved with --mean \"0\", now it is \"1\""},
+    {"--std 2", 1, "was saved with --std \"1\", now it is \"2\""},
+    {"--shape 6", 1, "was saved with --shape"},
+    {"--loss 'cross_entropy reduction=sum'", 1, "now it is \"cross_entropy reduction=sum\""},
+    {"--optimizer 'sgd lr=0.1'", 1, "was saved with --optimizer \"adam lr=0.01\""},
+    {"--optimizer 'adam lr=0.02'", 1, "now it is \"adam lr=0.02\""},
+    {"--schedule 'step size=2 gamma=0.5'", 1, "was saved with --schedule \"cosine steps=60"},
+    {NULL, 0, NULL},
 };
 
 Test(tools, a_state_goes_on_only_with_what_it_was_saved_with)
@@ -493,6 +507,49 @@ Test(tools, a_state_goes_on_only_with_what_it_was_saved_with)
     }
     expect(1, TRAIN "--epochs 2 --resume p", model);
     expect(1, TRAIN "--epochs 2 --resume absent", model);
+    outcome o = gridpipe(TRAIN "--epochs 2 --resume state", "linear out=12 @a; relu; linear out=3");
+    cr_expect_eq(o.status, 1);
+    cr_expect(strstr(o.err, "was saved with model") && strstr(o.err, "batchnorm"), "%s", o.err);
+    release(&o);
+}
+
+/* Comments and the way in which layers are parted are no difference; a schedule is the state's. */
+Test(tools, a_state_goes_on_with_another_layout_of_the_model_and_its_own_schedule)
+{
+    write_data("data");
+    char path[128];
+    snprintf(path, sizeof path, "%s/net", folder);
+    FILE *out = fopen(path, "w");
+    cr_assert(out);
+    fputs("# a net\nlinear  out=12 @a # first\n\nbatchnorm @n\nrelu; dropout p=0.25\n"
+          "linear out=8 @b\ntanh;\n linear out=3 @c\n",
+          out);
+    fclose(out);
+    expect(0, TRAIN "--epochs 2 --save-params whole", model);
+    expect(0, TRAIN "--epochs 1 --save state", model);
+    expect(0, "train --model-file net --input data --batch 13 --optimizer 'adam lr=0.01' "
+              "--chunks 3 --epochs 2 --resume state --save state --save-params parts");
+    expect_same_bytes("whole", "parts", "parameters differ");
+    outcome o = gridpipe(TRAIN "--epochs 2 --resume state", model);
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect(strstr(o.err, "already at epoch 2 of 2: nothing to do"), "%s", o.err);
+    cr_expect_str_empty(o.out, "%s", o.out);
+    release(&o);
+}
+
+/* A state holds what parameters alone do not, under the names of these. */
+Test(tools, a_state_given_as_parameters_is_called_one)
+{
+    write_data("data");
+    expect(0, TRAIN "--epochs 1 --save state", model);
+    outcome o = gridpipe(TRAIN "--params state", model);
+    cr_expect_eq(o.status, 1);
+    cr_expect(strstr(o.err, "a training's state"), "%s", o.err);
+    release(&o);
+    o = gridpipe("run --model '%s' --input data --params state", model);
+    cr_expect_eq(o.status, 1);
+    cr_expect(strstr(o.err, "a training's state"), "%s", o.err);
+    release(&o);
 }
 
 /* --- model and info ---------------------------------------------------------------------------
@@ -582,6 +639,22 @@ Test(tools, json_can_be_read)
 /* --- usage ------------------------------------------------------------------------------------
  */
 
+/* A file without an input, and with fewer targets than the others have rows. */
+static void write_few(void)
+{
+    static float a[4];
+    static int64_t target[4];
+    char path[128];
+    gpp_file *f;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(gpp_file_new(&f, &err), GPP_OK);
+    add(f, "a", (gpp_tensor){a, GPP_F32, 1, {4}});
+    add(f, "target", (gpp_tensor){target, GPP_I64, 1, {4}});
+    snprintf(path, sizeof path, "%s/few", folder);
+    cr_assert_eq(gpp_file_write(f, path, &err), GPP_OK, "%s", err.msg);
+    gpp_file_free(f);
+}
+
 static const misuse misuses[] = {
     {"", 2, "which command"},
     {"colour", 2, "\"colour\" is no command"},
@@ -592,14 +665,15 @@ static const misuse misuses[] = {
     {"check --tolerance 1e-5x data", 2, "--tolerance must be"},
     {"check --tolerance -1 data", 2, "--tolerance must be"},
     {"check --tolerance nan data", 2, "--tolerance must be"},
-    {"check --balance 1,,2 data", 2, "balance must be"},
+    {"check --balance 1,,2 data", 2, "--balance must be"},
     {"check --balance 0 data", 2, "balance must be"},
-    {"check --chunks 0 data", 2, "chunks must be"},
-    {"check --checkpoint sometimes data", 2, "except_last"},
+    {"check --chunks 0 data", 2, "--chunks must be"},
+    {"check --checkpoint sometimes data", 2, "--checkpoint is \"sometimes\""},
     {"check --pipe colour=red data", 2, "colour"},
     {"check --pipe chunks data", 2, "key=value"},
     {"check --balance 1,1 --partitions 3 data", 2, "3 partitions"},
-    {"check --deferred-batch-norm 2 data", 2, "0 or 1"},
+    {"check --devices cpu:0,cpu:1 data", 2, "--devices must be parted by ';'"},
+    {"check --deferred-batch-norm 2 data", 2, "--deferred-batch-norm must be 0 or 1"},
     {"run", 2, "--input"},
     {"run data", 2, "\"data\" is no option"},
     {"run --input data", 2, "a model is needed"},
@@ -609,7 +683,11 @@ static const misuse misuses[] = {
     {"run --input data --model relu --seed -1", 2, "--seed must be"},
     {"run --input data --model relu --optimizer sgd", 2, "needs a loss"},
     {"run --input absent --model relu", 1, "absent"},
-    {"run --input data --model relu --output absent/o", 1, "absent"},
+    {"run --input data --model relu --output absent/o", 1, "--output absent/o cannot be written"},
+    {"run --input data --model relu --output data/o", 1, "Not a directory"},
+    {"run --input data --model relu --save .", 1, "not a regular file"},
+    {"run --input few --model relu", 1, "few: there is no array x, or x0, but a, target"},
+    {"run --input images --model 'conv2d out=3 kernel=1'", 2, "--shape gives samples another"},
     {"run --input data --model-file absent", 1, "absent"},
     {"run --input data --model relu --params absent", 1, "absent"},
     {"run --input images --model relu --shape 3", 1, "200 elements"},
@@ -621,7 +699,18 @@ static const misuse misuses[] = {
     {"train --input data", 2, "a model is needed"},
     {"train --model relu --input data --cifar10 .", 2, "exclude each other"},
     {"train --model relu --cifar10 .", 1, "data_batch_1.bin"},
-    {"train --model relu --input images", 1, "no target"},
+    {"train --model relu --input images", 1, "no target: --target is needed"},
+    {"train --model relu --input few", 1, "few has neither x nor x0; it has a, target"},
+    {"train --model 'linear out=3' --input data --test-input images", 1, "--test-target is needed"},
+    {"train --model 'flatten; linear out=3' --input images --target few --limit 2", 1,
+     "images has 50 rows, few has 4"},
+    {"train --model 'linear out=3' --input data --test-input images --test-target few", 1,
+     "images has 50 rows, few has 4"},
+    {"train --model 'conv2d out=3 kernel=1; flatten' --input images --target labels", 2,
+     "--shape gives samples another shape"},
+    {"train --model 'linear out=3' --input data --loss 'mse reduction=none'", 2, "one loss"},
+    {"train --model 'linear out=3' --input data --save absent/s", 1, "--save absent/s cannot"},
+    {"train --model 'linear out=3' --input data --save-params absent/s", 1, "--save-params absent"},
     {"train --model relu --input data --epochs 0", 2, "--epochs must be"},
     {"train --model relu --input data --every 5", 2, "--every needs --save"},
     {"train --model relu --input data --resume a --params b", 2, "exclude each other"},
@@ -636,7 +725,7 @@ static const misuse misuses[] = {
     {"model --model relu --input 0", 2, "0"},
     {"model --model relu --input 3 --grid --dot", 2, "exclude each other"},
     {"model --model lnear --input 3", 2, "lnear"},
-    {"model --model relu --input 3 --memory-limit 0 --partitions 1", 2, "memory_limit must be"},
+    {"model --model relu --input 3 --memory-limit 0 --partitions 1", 2, "--memory-limit must be"},
     {NULL, 0, NULL},
 };
 
@@ -644,6 +733,7 @@ Test(tools, wrong_usage_is_status_2_failure_1_both_with_a_line_on_stderr)
 {
     write_data("data");
     write_idx();
+    write_few();
     for (const misuse *m = misuses; m->args; m++) {
         outcome o = gridpipe("%s", m->args);
         cr_expect_eq(o.status, m->status, "\"%s\": status %d", m->args, o.status);

@@ -66,6 +66,7 @@ static gpp_status open_inputs(runner *r)
         status = gpp_file_read(&r->whole, how->input.word[0], &r->err);
         r->words = r->whole;
         r->job.in = r->whole;
+        r->job.path = how->input.word[0];
         return status;
     }
     for (int k = 0; k < how->input.count && status == GPP_OK; k++)
@@ -254,6 +255,8 @@ static int work(runner *r)
         return tool_error(&r->err);
     gpp_status ran = strcmp(r->kind, "optimizer") ? tool_job_run(&r->job, r->out, &r->err)
                                                   : tool_job_optimize(&r->job, r->out, &r->err);
+    if (r->job.making)
+        tool_hint_shape(&r->err, &r->data, &r->how.convert);
     if (ran != GPP_OK)
         return r->job.making ? tool_refused(&r->err) : tool_error(&r->err);
     if (r->how.output && write_output(r) != GPP_OK)
@@ -324,7 +327,9 @@ static int parse(settings *how, int argc, char *argv[])
                          argv[first]);
     if (status < 0 && !how->input.count)
         return tool_fail(TOOL_USAGE, "an input is needed: --input");
-    return status;
+    if (status < 0)
+        status = tool_writable("output", how->output);
+    return status < 0 ? tool_writable("save", how->save) : status;
 }
 
 static int run(int argc, char *argv[])
@@ -349,6 +354,6 @@ static int run(int argc, char *argv[])
     return status;
 }
 
-const tool_command tool_run = {"run", "--input FILE [OPTION]...",
+const tool_command tool_run = {"run", "[--model TEXT | --model-file FILE] --input FILE [OPTION]...",
                                "Run steps on given arrays; every result into a file", description,
                                run};

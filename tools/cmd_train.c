@@ -2,9 +2,10 @@
  * tools/cmd_train.c: gridpipe train: a model, a data set, epochs; progress, tests, a state that is
  * saved on the way and gone on from.
  *
- * What a training depends on besides model, loss and optimizer (batch, number of rows, order) is
- * kept in the state, so that one which is resumed ends with the same bits as one which never
- * stopped.
+ * What a training depends on besides parameters (model, loss, optimizer, batch, chunks, number of
+ * rows, order, ...) is kept in the state as words, and compared, so that one which is resumed ends
+ * with the same bits as one which never stopped. What it does not depend on, how the model is cut
+ * and where it runs, is free.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -21,7 +22,8 @@ enum { CIFAR10_FILES = 5 };
 static const char description[] =
     "Trains a model on a data set: IDX (MNIST's format) and .npy files, gzipped or not,\n"
     "safetensors files with x and target, or CIFAR-10's binary version. A line an epoch on\n"
-    "standard output; progress on standard error if that is a terminal. SIGINT and SIGTERM end it\n"
+    "standard output; a summary on standard error, progress too if that is a terminal. SIGINT and "
+    "SIGTERM end it\n"
     "after the running step, with the state saved.\n";
 
 typedef struct settings {
@@ -39,7 +41,8 @@ typedef struct settings {
 
 typedef struct training {
     settings how;
-    char *text;
+    char *text, *plain; /* of the model; as words of the state have it */
+    char *schedule;     /* of the state */
     tool_data data, test;
     gpp_model *model;
     gpp_pipe *pipe;
@@ -49,6 +52,7 @@ typedef struct training {
     uint64_t seed;
 
     /* where it is */
+    int64_t first_epoch;  /* which this run began with */
     int64_t epoch, index; /* from 0; the mini-batch that comes next */
     double loss_sum;      /* of this epoch: losses times rows */
     int64_t loss_rows;
@@ -118,8 +122,9 @@ static gpp_status open_set(training *t, tool_data *d, const tool_words *input, c
     if (status == GPP_OK && target)
         status = tool_data_target(d, target, &t->how.convert, &t->err);
     if (status == GPP_OK && d->inputs && !d->has_target)
-        status = tool_note(&t->err, GPP_ENOENT, "%s has no target", input->word[0]);
-    return status;
+        status = tool_note(&t->err, GPP_ENOENT, "%.120s has no target: --%starget is needed",
+                           input->word[0], d == &t->test ? "test-" : "");
+    return status == GPP_OK ? tool_data_rows(d, &t->err) : status;
 }
 
 static gpp_status limit_rows(training *t)
@@ -129,8 +134,6 @@ static gpp_status limit_rows(training *t)
     for (int k = 0; k < d->inputs; k++)
         all[k + 1] = &d->x[k];
     for (int k = 0; k <= d->inputs; k++) {
-        if (all[k]->rank < 1)
-            return tool_note(&t->err, GPP_ESHAPE, "a data set needs rows, got a scalar");
         if (t->how.limit && all[k]->dim[0] > t->how.limit)
             all[k]->dim[0] = t->how.limit;
     }
@@ -169,36 +172,136 @@ static gpp_status open_loader(training *t)
 /* --- the state --------------------------------------------------------------------------------
  */
 
-enum { EPOCH, INDEX, BATCH, ROWS, ORDER, SEED, LOSS_SUM, LOSS_ROWS, WORDS };
+enum { EPOCH, INDEX, LOSS_SUM, LOSS_ROWS, BATCH, ROWS, ORDER, SEED, CHUNKS };
+enum { CLIP_NORM = CHUNKS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS, OPTIMIZER };
+enum { SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
+enum { SAME = BATCH, NUMBERS = SHAPE, EXCERPT = 60 };
 
-static const char *const word_names[WORDS] = {"train.epoch",    "train.index",    "train.batch",
-                                              "train.rows",     "train.order",    "train.seed",
-                                              "train.loss_sum", "train.loss_rows"};
+/* What a state says of its training; from SAME on: what must not change. */
+static const struct {
+    const char *key, *shown;
+} word_names[WORDS] = {
+    [EPOCH] = {"train.epoch", "epoch"},
+    [INDEX] = {"train.index", "index"},
+    [LOSS_SUM] = {"train.loss_sum", "loss_sum"},
+    [LOSS_ROWS] = {"train.loss_rows", "loss_rows"},
+    [BATCH] = {"train.batch", "--batch"},
+    [ROWS] = {"train.rows", "rows"},
+    [ORDER] = {"train.order", "order"},
+    [SEED] = {"train.seed", "--seed"},
+    [CHUNKS] = {"train.chunks", "--chunks"},
+    [CLIP_NORM] = {"train.clip_norm", "--clip-norm"},
+    [SKIP] = {"train.skip_nonfinite", "--skip-nonfinite"},
+    [DEFERRED] = {"train.deferred_batch_norm", "--deferred-batch-norm"},
+    [ASCENDING] = {"train.ascending_backward", "--ascending-backward"},
+    [SHAPE] = {"train.shape", "--shape"},
+    [MEAN] = {"train.mean", "--mean"},
+    [STD] = {"train.std", "--std"},
+    [LOSS] = {"train.loss", "--loss"},
+    [OPTIMIZER] = {"train.optimizer", "--optimizer"},
+    [SCHEDULE] = {"train.schedule", "--schedule"},
+    [MODEL] = {"train.model", "model"},
+};
 
-static void describe(const training *t, char text[WORDS][48])
+/* Values of the words; texts are lent. */
+typedef struct words {
+    char number[NUMBERS][48];
+    const char *value[WORDS];
+} words;
+
+/* In the fewest digits that say it exactly. */
+static void print_real(char text[48], double value)
 {
-    snprintf(text[EPOCH], 48, "%" PRId64, t->epoch);
-    snprintf(text[INDEX], 48, "%" PRId64, t->index);
-    snprintf(text[BATCH], 48, "%" PRId64, t->how.batch);
-    snprintf(text[ROWS], 48, "%" PRId64, t->data.x[0].dim[0]);
-    snprintf(text[ORDER], 48, "shuffle=%d drop_last=%d", !t->how.no_shuffle, t->how.drop_last);
-    snprintf(text[SEED], 48, "%" PRIu64, t->seed);
-    snprintf(text[LOSS_SUM], 48, "%a", t->loss_sum);
-    snprintf(text[LOSS_ROWS], 48, "%" PRId64, t->loss_rows);
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, 48, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            return;
+    }
+}
+
+static void print_whole(char text[48], int64_t value)
+{
+    snprintf(text, 48, "%" PRId64, value);
+}
+
+static const char *or_else(const char *text, const char *otherwise)
+{
+    return text ? text : otherwise;
+}
+
+static void describe_texts(const training *t, const char *value[WORDS])
+{
+    const settings *how = &t->how;
+    value[SHAPE] = or_else(how->convert.shape, "as in the file");
+    value[MEAN] = or_else(how->convert.mean, "0");
+    value[STD] = or_else(how->convert.std, "1");
+    value[LOSS] = how->loss;
+    value[OPTIMIZER] = how->optimizer;
+    value[SCHEDULE] = or_else(how->schedule, "none");
+    value[MODEL] = t->plain;
+}
+
+static void describe(const training *t, words *w)
+{
+    const settings *how = &t->how;
+    print_whole(w->number[EPOCH], t->epoch);
+    print_whole(w->number[INDEX], t->index);
+    snprintf(w->number[LOSS_SUM], 48, "%a", t->loss_sum);
+    print_whole(w->number[LOSS_ROWS], t->loss_rows);
+    print_whole(w->number[BATCH], how->batch);
+    print_whole(w->number[ROWS], t->data.x[0].dim[0]);
+    snprintf(w->number[ORDER], 48, "shuffle=%d drop_last=%d", !how->no_shuffle, how->drop_last);
+    snprintf(w->number[SEED], 48, "%" PRIu64, t->seed);
+    print_whole(w->number[CHUNKS], how->pipe.chunks ? how->pipe.chunks : 1);
+    print_real(w->number[CLIP_NORM], how->clip_norm);
+    print_whole(w->number[SKIP], how->skip_nonfinite);
+    print_whole(w->number[DEFERRED], how->pipe.deferred);
+    print_whole(w->number[ASCENDING], how->pipe.ascending);
+    for (int k = 0; k < NUMBERS; k++)
+        w->value[k] = w->number[k];
+    describe_texts(t, w->value);
+}
+
+/* A model's text without comments and spare blanks, layers parted by "; ": the same for texts that
+ * differ in these alone. Free it. */
+static char *plain_text(const char *text)
+{
+    size_t length = 0;
+    char between = '\0', *plain = malloc(2 * strlen(text) + 1);
+    for (; plain && *text; text++) {
+        if (*text == '#')
+            text += strcspn(text, "\n");
+        if (!*text)
+            break;
+        if (strchr(" \t\r\n;", *text)) {
+            between = *text == '\n' || *text == ';' || between == ';' ? ';' : ' ';
+            continue;
+        }
+        bool part = between == ';' && length && plain[length - 1] != '{' && *text != '}';
+        if (part)
+            plain[length++] = ';';
+        if (between && length)
+            plain[length++] = ' ';
+        between = '\0';
+        plain[length++] = *text;
+    }
+    if (plain)
+        plain[length] = '\0';
+    return plain;
 }
 
 static gpp_status save(training *t)
 {
-    char text[WORDS][48];
-    const char *words[2 * WORDS];
+    words w;
+    const char *pairs[2 * WORDS];
     if (!t->how.save)
         return GPP_OK;
-    describe(t, text);
+    describe(t, &w);
     for (int k = 0; k < WORDS; k++) {
-        words[2 * k] = word_names[k];
-        words[2 * k + 1] = text[k];
+        pairs[2 * k] = word_names[k].key;
+        pairs[2 * k + 1] = w.value[k];
     }
-    return gpp_pipe_save_state(t->pipe, t->how.save, words, WORDS, &t->err);
+    return gpp_pipe_save_state(t->pipe, t->how.save, pairs, WORDS, &t->err);
 }
 
 static gpp_status take_place(training *t, const char *const word[WORDS])
@@ -213,31 +316,57 @@ static gpp_status take_place(training *t, const char *const word[WORDS])
                      word[INDEX], word[EPOCH]);
 }
 
-/* What must be as it was. A seed that is not given is the state's. */
-static gpp_status take_words(training *t, const gpp_file *file)
+/* Both values, long ones from shortly before where they part. */
+static gpp_status fail_changed(training *t, int k, const char *saved, const char *now)
 {
-    char text[WORDS][48];
-    const char *word[WORDS];
-    for (int k = 0; k < WORDS; k++)
-        if (!(word[k] = gpp_file_word(file, word_names[k])))
-            return tool_note(&t->err, GPP_ENOENT,
-                             "%s has no \"%s\": it is not from \"gridpipe "
-                             "train\"",
-                             t->how.resume, word_names[k]);
+    size_t same = 0, longest = strlen(saved) > strlen(now) ? strlen(saved) : strlen(now);
+    while (saved[same] && saved[same] == now[same])
+        same++;
+    size_t from = longest > EXCERPT && same > 20 ? same - 20 : 0;
+    const char *dots = from ? "..." : "", *quote = k >= NUMBERS ? "\"" : "";
+    return tool_note(&t->err, GPP_EINVAL,
+                     "%.70s was saved with %s %s%s%.*s%s, now it is %s%s%.*s%s", t->how.resume,
+                     word_names[k].shown, quote, dots, EXCERPT - 10, saved + from, quote, quote,
+                     dots, EXCERPT - 10, now + from, quote);
+}
+
+/* A seed and a schedule that are not given are the state's. */
+static gpp_status take_defaults(training *t, const char *const word[WORDS])
+{
     if (!t->how.seed.given)
         t->seed = strtoull(word[SEED], NULL, 10);
-    describe(t, text);
-    for (int k = BATCH; k <= SEED; k++)
-        if (strcmp(text[k], word[k]) != 0)
-            return tool_note(&t->err, GPP_EINVAL, "%s was saved with %s %s, now it is %s",
-                             t->how.resume, word_names[k] + 6, word[k], text[k]);
+    if (t->how.schedule || !strcmp(word[SCHEDULE], "none"))
+        return GPP_OK;
+    t->how.schedule = t->schedule = strdup(word[SCHEDULE]);
+    return t->schedule ? GPP_OK : tool_note(&t->err, GPP_ENOMEM, "a schedule");
+}
+
+/* What must be as it was. */
+static gpp_status take_words(training *t, const gpp_file *file)
+{
+    words w;
+    const char *word[WORDS];
+    for (int k = 0; k < WORDS; k++)
+        if (!(word[k] = gpp_file_word(file, word_names[k].key)))
+            return tool_note(&t->err, GPP_ENOENT,
+                             "%.100s has no \"%s\": it is not a state of this version's \"gridpipe "
+                             "train --save\"",
+                             t->how.resume, word_names[k].key);
+    gpp_status status = take_defaults(t, word);
+    if (status != GPP_OK)
+        return status;
+    describe(t, &w);
+    for (int k = SAME; k < WORDS; k++)
+        if (strcmp(w.value[k], word[k]) != 0)
+            return fail_changed(t, k, word[k], w.value[k]);
     return take_place(t, word);
 }
 
-static gpp_status resume(training *t)
+/* Before there is a pipe, which is made with what the state says. */
+static gpp_status read_words(training *t)
 {
     gpp_file *file = NULL;
-    gpp_status status = gpp_pipe_load_state(t->pipe, t->how.resume, &file, &t->err);
+    gpp_status status = gpp_file_read(&file, t->how.resume, &t->err);
     if (status == GPP_OK)
         status = take_words(t, file);
     gpp_file_free(file);
@@ -261,6 +390,7 @@ static gpp_status make_pipe(training *t)
     gpp_status status = tool_model_new(&t->model, t->text, &t->err);
     if (status == GPP_OK)
         status = tool_set_inputs(t->model, t->data.x, t->data.inputs, &t->err);
+    tool_hint_shape(&t->err, &t->data, &t->how.convert);
     return status == GPP_OK ? gpp_pipe_new(&t->pipe, t->model, &o, &t->err) : status;
 }
 
@@ -268,13 +398,15 @@ static int start(training *t)
 {
     if (open_data(t) != GPP_OK)
         return tool_error(&t->err);
+    if (t->how.resume && read_words(t) != GPP_OK)
+        return tool_error(&t->err);
     if (make_pipe(t) != GPP_OK)
         return tool_refused(&t->err);
     gpp_status status = GPP_OK;
     if (t->how.params)
-        status = gpp_pipe_load(t->pipe, t->how.params, 0, &t->err);
+        status = tool_load_params(t->pipe, t->how.params, 0, &t->err);
     if (status == GPP_OK && t->how.resume)
-        status = resume(t);
+        status = gpp_pipe_load_state(t->pipe, t->how.resume, NULL, &t->err);
     if (status == GPP_OK)
         status = open_loader(t);
     return status == GPP_OK ? -1 : tool_error(&t->err);
@@ -489,14 +621,14 @@ static void print_end(const training *t)
     int64_t waits;
     double waited;
     if (!isnan(t->accuracy))
-        printf("test accuracy  %.2f %%\n", 100 * t->accuracy);
+        fprintf(stderr, "test accuracy  %.2f %%\n", 100 * t->accuracy);
     gpp_loader_waits(t->loader, &waits, &waited);
-    printf("data           waited for %" PRId64 " times, %.1f ms in all\n", waits, waited);
+    fprintf(stderr, "data           waited for %" PRId64 " times, %.1f ms in all\n", waits, waited);
     gpp_pipe_get_info(t->pipe, &info);
     for (int d = 0; d < info.devices; d++)
         if (gpp_pipe_memory(t->pipe, d, &planned, &peak, NULL) == GPP_OK)
-            printf("memory         %s: planned %.1f MiB, measured peak %.1f MiB\n",
-                   info.device_name[d], (double)planned / 0x1p20, (double)peak / 0x1p20);
+            fprintf(stderr, "memory         %s: planned %.1f MiB, measured peak %.1f MiB\n",
+                    info.device_name[d], (double)planned / 0x1p20, (double)peak / 0x1p20);
 }
 
 static int interrupted(training *t)
@@ -515,6 +647,10 @@ static int work(training *t)
     int status = start(t);
     if (status >= 0)
         return status;
+    if (t->epoch >= t->how.epochs)
+        tool_fail(TOOL_DONE, "already at epoch %" PRId64 " of %" PRId64 ": nothing to do", t->epoch,
+                  t->how.epochs);
+    t->first_epoch = t->epoch;
     progress_new(&t->progress, t->how.quiet ? -1 : t->how.progress, t->how.epochs);
     if (train(t) != GPP_OK)
         return tool_error(&t->err);
@@ -524,7 +660,7 @@ static int work(training *t)
         return tool_error(&t->err);
     if (t->how.save_params && gpp_pipe_save(t->pipe, t->how.save_params, &t->err) != GPP_OK)
         return tool_error(&t->err);
-    if (!t->how.json)
+    if (!t->how.json && !t->how.quiet && (t->epoch > t->first_epoch || t->test.inputs))
         print_end(t);
     return tool_flushed(TOOL_DONE);
 }
@@ -547,6 +683,14 @@ static int check_settings(settings *how, int argc, char *argv[], int first)
         return tool_fail(TOOL_USAGE, "--every needs --save");
     if (how->params && how->resume)
         return tool_fail(TOOL_USAGE, "--params and --resume exclude each other");
+    if (strstr(how->loss, "reduction=none"))
+        return tool_fail(TOOL_USAGE, "a training needs one loss: reduction=mean or sum, got \"%s\"",
+                         how->loss);
+    int status = tool_writable("save", how->save);
+    if (status < 0)
+        status = tool_writable("save-params", how->save_params);
+    if (status >= 0)
+        return status;
     return tool_pipe_take(&how->pipe, &how->pipe_args, &err) == GPP_OK ? -1 : tool_refused(&err);
 }
 
@@ -591,11 +735,14 @@ static int parse(settings *how, int argc, char *argv[])
         {"save", TOOL_WORD, &how->save, "FILE", "the training's state, after every epoch", 0, 0},
         {"every", TOOL_WHOLE, &how->every, "N", "and after every N steps of it", 1, 1e15},
         {"resume", TOOL_WORD, &how->resume, "FILE",
-         "go on from a state, on any pipe; same model,\ndata, loss, optimizer and batch", 0, 0},
+         "go on from a state, with other partitions, balance,\n"
+         "checkpoint or devices if wanted; else all must be\n"
+         "as it was, seed and schedule if they are given",
+         0, 0},
         {"save-params", TOOL_WORD, &how->save_params, "FILE",
          "parameters and buffers at the end, as a\nstate_dict has them", 0, 0},
         {"progress", TOOL_SWITCH, &how->progress, NULL, "also where stderr is no terminal", 0, 0},
-        {"quiet", TOOL_SWITCH, &how->quiet, NULL, "no progress", 0, 0},
+        {"quiet", TOOL_SWITCH, &how->quiet, NULL, "no progress, no summary", 0, 0},
         {"json", TOOL_SWITCH, &how->json, NULL, "an object a line for each epoch", 0, 0},
         {0},
     };
@@ -620,6 +767,8 @@ static int run(int argc, char *argv[])
     int status = parse(&t->how, argc, argv);
     if (status < 0)
         status = tool_model_text(t->how.model, t->how.model_file, false, &t->text);
+    if (status < 0 && !(t->plain = plain_text(t->text)))
+        status = tool_fail(TOOL_FAILED, "out of memory");
     t->seed = t->how.seed.value;
     if (status < 0)
         status = work(t);
@@ -629,9 +778,14 @@ static int run(int argc, char *argv[])
     tool_data_release(&t->data);
     tool_data_release(&t->test);
     free(t->text);
+    free(t->plain);
+    free(t->schedule);
     free(t);
     return status;
 }
 
-const tool_command tool_train = {"train", "--model TEXT --input FILE --target FILE [OPTION]...",
-                                 "Train a model on a data set; stop, and go on", description, run};
+const tool_command tool_train = {
+    "train",
+    "(--model TEXT | --model-file FILE) (--input FILE --target FILE | --cifar10 DIRECTORY) "
+    "[OPTION]...",
+    "Train a model on a data set; stop, and go on", description, run};

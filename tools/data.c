@@ -46,7 +46,7 @@ static gpp_status reshape(gpp_array *a, const char *shape, gpp_error *err)
     int rank = tool_whole_list(shape, dim + 1, GPP_MAX_RANK - 1);
     if (rank < 0)
         return tool_note(err, GPP_EINVAL,
-                         "shape must be that of a sample, such as 1,28,28, got "
+                         "--shape must be that of a sample, such as 1,28,28, got "
                          "\"%.60s\"",
                          shape);
     dim[0] = a->tensor.dim[0];
@@ -63,7 +63,7 @@ static gpp_status scale(gpp_array *a, const tool_convert *how, gpp_error *err)
     for (int k = 0; k < 2; k++) {
         if (text[k] && (count[k] = tool_real_list(text[k], value[k], MOST_CHANNELS)) < 0)
             return tool_note(err, GPP_EINVAL,
-                             "%s must be numbers, one for each channel, got "
+                             "--%s must be numbers, one for each channel, got "
                              "\"%.60s\"",
                              names[k], text[k]);
         most = count[k] > most ? count[k] : most;
@@ -72,7 +72,7 @@ static gpp_status scale(gpp_array *a, const tool_convert *how, gpp_error *err)
         for (int c = 1; c < most && count[k] == 1; c++)
             value[k][c] = value[k][0];
     if (count[0] != count[1] && count[0] != 1 && count[1] != 1)
-        return tool_note(err, GPP_EINVAL, "mean has %d numbers, std %d", count[0], count[1]);
+        return tool_note(err, GPP_EINVAL, "--mean has %d numbers, --std %d", count[0], count[1]);
     return gpp_array_to_floats(a, value[0], value[1], most, err);
 }
 
@@ -93,10 +93,11 @@ static gpp_status convert_target(gpp_array *a, const tool_convert *how, gpp_erro
 /* --- files ------------------------------------------------------------------------------------
  */
 
-static gpp_status add_input(tool_data *d, const gpp_tensor *x, gpp_error *err)
+static gpp_status add_input(tool_data *d, const gpp_tensor *x, const char *path, gpp_error *err)
 {
     if (d->inputs == GPP_MAX_TENSORS)
         return tool_note(err, GPP_EINVAL, "more than %d inputs", GPP_MAX_TENSORS);
+    d->x_path[d->inputs] = path;
     d->x[d->inputs++] = *x;
     return GPP_OK;
 }
@@ -107,12 +108,14 @@ static gpp_status full(const tool_data *d, gpp_error *err)
     return is ? tool_note(err, GPP_EINVAL, "more than %d inputs", GPP_MAX_TENSORS) : GPP_OK;
 }
 
-static gpp_status take_target(tool_data *d, const gpp_tensor *target, gpp_error *err)
+static gpp_status take_target(tool_data *d, const gpp_tensor *target, const char *path,
+                              gpp_error *err)
 {
     if (d->has_target)
         return tool_note(err, GPP_EINVAL, "there are two targets");
     d->has_target = true;
     d->target = *target;
+    d->target_path = path;
     return GPP_OK;
 }
 
@@ -132,18 +135,21 @@ static gpp_status input_of_file(tool_data *d, const char *path, gpp_error *err)
     int before = d->inputs;
     gpp_status status = open_file(d, path, &file, err);
     if (status == GPP_OK && gpp_file_find(file, "x", &t, NULL) == GPP_OK)
-        status = add_input(d, &t, err);
+        status = add_input(d, &t, path, err);
     for (int k = 0; status == GPP_OK && k < GPP_MAX_TENSORS; k++) {
         char name[8];
         snprintf(name, sizeof name, "x%d", k);
         if (gpp_file_find(file, name, &t, NULL) != GPP_OK)
             break;
-        status = add_input(d, &t, err);
+        status = add_input(d, &t, path, err);
     }
-    if (status == GPP_OK && d->inputs == before)
-        status = tool_note(err, GPP_ENOENT, "%s has neither x nor x0", path);
+    if (status == GPP_OK && d->inputs == before) {
+        char names[TOOL_NAMES];
+        tool_array_names(file, names);
+        status = tool_note(err, GPP_ENOENT, "%.120s has neither x nor x0; it has %s", path, names);
+    }
     if (status == GPP_OK && gpp_file_find(file, "target", &t, NULL) == GPP_OK)
-        status = take_target(d, &t, err);
+        status = take_target(d, &t, path, err);
     return status;
 }
 
@@ -164,7 +170,7 @@ gpp_status tool_data_input(tool_data *d, const char *path, const tool_convert *h
     gpp_status status = open_array(d, path, &array, err);
     if (status == GPP_OK)
         status = convert_input(array, how, err);
-    return status == GPP_OK ? add_input(d, &array->tensor, err) : status;
+    return status == GPP_OK ? add_input(d, &array->tensor, path, err) : status;
 }
 
 gpp_status tool_data_target(tool_data *d, const char *path, const tool_convert *how, gpp_error *err)
@@ -176,12 +182,12 @@ gpp_status tool_data_target(tool_data *d, const char *path, const tool_convert *
         gpp_status status = open_array(d, path, &array, err);
         if (status == GPP_OK)
             status = convert_target(array, how, err);
-        return status == GPP_OK ? take_target(d, &array->tensor, err) : status;
+        return status == GPP_OK ? take_target(d, &array->tensor, path, err) : status;
     }
     gpp_status status = open_file(d, path, &file, err);
     if (status == GPP_OK)
         status = gpp_file_find(file, "target", &t, err);
-    return status == GPP_OK ? take_target(d, &t, err) : status;
+    return status == GPP_OK ? take_target(d, &t, path, err) : status;
 }
 
 gpp_status tool_data_cifar10(tool_data *d, const char *const paths[], int count,
@@ -194,8 +200,8 @@ gpp_status tool_data_cifar10(tool_data *d, const char *const paths[], int count,
     d->arrays = 2;
     status = convert_input(images, how, err);
     if (status == GPP_OK)
-        status = add_input(d, &images->tensor, err);
-    return status == GPP_OK ? take_target(d, &labels->tensor, err) : status;
+        status = add_input(d, &images->tensor, NULL, err);
+    return status == GPP_OK ? take_target(d, &labels->tensor, NULL, err) : status;
 }
 
 void tool_data_release(tool_data *d)
@@ -205,6 +211,82 @@ void tool_data_release(tool_data *d)
     for (int k = 0; k < d->files; k++)
         gpp_file_free(d->file[k]);
     *d = (tool_data){0};
+}
+
+/* --- what can be said of them -----------------------------------------------------------------
+ */
+
+void tool_array_names(const gpp_file *file, char text[TOOL_NAMES])
+{
+    size_t at = 0;
+    int count = gpp_file_count(file);
+    snprintf(text, TOOL_NAMES, "no arrays");
+    for (int k = 0; k < count; k++) {
+        const char *name;
+        gpp_tensor t;
+        if (gpp_file_array(file, k, &name, &t, NULL) != GPP_OK)
+            continue;
+        if (at + strlen(name) + 8 > TOOL_NAMES) {
+            snprintf(text + at, TOOL_NAMES - at, "%s...", at ? ", " : "");
+            return;
+        }
+        at += (size_t)snprintf(text + at, TOOL_NAMES - at, "%s%s", at ? ", " : "", name);
+    }
+}
+
+/* Where an array is from, for a message. */
+static const char *origin(const char *path, const char *otherwise)
+{
+    return path ? path : otherwise;
+}
+
+gpp_status tool_data_rows(const tool_data *d, gpp_error *err)
+{
+    if (!d->inputs)
+        return GPP_OK;
+    const gpp_tensor *target = d->has_target ? &d->target : &d->x[0];
+    const char *other = origin(d->has_target ? d->target_path : d->x_path[0], "the target");
+    for (int k = 0; k < d->inputs; k++) {
+        const char *path = origin(d->x_path[k], "the input");
+        if (d->x[k].rank < 1 || target->rank < 1)
+            return tool_note(err, GPP_ESHAPE, "%.120s: a data set needs rows, got a scalar",
+                             d->x[k].rank < 1 ? path : other);
+        if (d->x[k].dim[0] != target->dim[0])
+            return tool_note(err, GPP_ESHAPE,
+                             "%.80s has %lld rows, %.80s has %lld: all must have as many", path,
+                             (long long)d->x[k].dim[0], other, (long long)target->dim[0]);
+    }
+    return GPP_OK;
+}
+
+static bool is_state(const char *path)
+{
+    gpp_file *file = NULL;
+    bool is = gpp_file_read(&file, path, NULL) == GPP_OK && gpp_file_word(file, "gridpipe.state");
+    gpp_file_free(file);
+    return is;
+}
+
+gpp_status tool_load_params(gpp_pipe *pipe, const char *path, unsigned flags, gpp_error *err)
+{
+    gpp_error inner = GPP_ERROR_INIT;
+    gpp_status status = gpp_pipe_load(pipe, path, flags, &inner);
+    if (status == GPP_OK)
+        return GPP_OK;
+    if (is_state(path))
+        return tool_note(err, status,
+                         "--params %.80s: this is a training's state, for \"gridpipe train "
+                         "--resume\"; --save-params writes parameters alone",
+                         path);
+    return tool_note(err, status, "%s", inner.msg);
+}
+
+void tool_hint_shape(gpp_error *err, const tool_data *d, const tool_convert *how)
+{
+    size_t at = strlen(err->msg);
+    if (err->code == GPP_ESHAPE && err->layer == 0 && d->arrays && !how->shape)
+        snprintf(err->msg + at, sizeof err->msg - at,
+                 "; --shape gives samples another shape, such as 1,28,28");
 }
 
 /* --- what a model is given --------------------------------------------------------------------

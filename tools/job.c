@@ -129,13 +129,21 @@ gpp_status tool_job_words(tool_job *job, const gpp_file *file, gpp_error *err)
     return status == GPP_OK && pipe ? tool_pipe_parse(&job->pipe, pipe, err) : status;
 }
 
+static gpp_status no_input(run *r)
+{
+    char names[TOOL_NAMES];
+    tool_array_names(r->job->in, names);
+    return tool_note(r->err, GPP_ENOENT, "%.100s%sthere is no array x, or x0, but %s",
+                     r->job->path ? r->job->path : "", r->job->path ? ": " : "", names);
+}
+
 static gpp_status make_model(run *r)
 {
     gpp_tensor x;
     r->inputs = tool_job_inputs(r->job, "x", r->x);
     r->numbered = !tool_job_find(r->job, "x", &x);
     if (!r->inputs)
-        return tool_note(r->err, GPP_ENOENT, "there is no array x, or x0");
+        return no_input(r);
     const char *text = r->job->model ? r->job->model : "";
     r->job->making = true;
     gpp_status status = tool_model_new(&r->model, text, r->err);
@@ -241,7 +249,7 @@ static gpp_status load(run *r)
         return tool_note(r->err, GPP_ENOENT, "there is no array param.%s", n.name);
     }
     return status == GPP_OK && given(r->job->params)
-               ? gpp_pipe_load(r->pipe, r->job->params, r->job->load_flags, r->err)
+               ? tool_load_params(r->pipe, r->job->params, r->job->load_flags, r->err)
                : status;
 }
 
@@ -519,7 +527,8 @@ static gpp_status evaluate(run *r)
 static gpp_status run_loss(run *r)
 {
     if (!r->has_target)
-        return tool_note(r->err, GPP_ENOENT, "there is a loss, but no array target");
+        return tool_note(r->err, GPP_ENOENT, "%.100s%sthere is a loss, but no array target",
+                         r->job->path ? r->job->path : "", r->job->path ? ": " : "");
     gpp_status status = keep_losses(r);
     if (status != GPP_OK)
         return status;

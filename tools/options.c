@@ -5,10 +5,13 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tools/tools.h"
 
@@ -220,6 +223,41 @@ int tool_parse(const tool_command *command, const tool_option *const tables[], i
         status = take(flat[which - 1], optarg);
     }
     *first = optind;
+    return status;
+}
+
+/* --- files to write ---------------------------------------------------------------------------
+ */
+
+/* A new file is made beside the old one and renamed, so its folder counts. */
+static int check_folder(const char *option, const char *path, char *copy)
+{
+    const char *folder = dirname(copy);
+    size_t size = strlen(folder) + 3;
+    char *inside = malloc(size);
+    if (!inside)
+        return tool_fail(TOOL_FAILED, "out of memory");
+    snprintf(inside, size, "%s/.", folder);
+    int failed = access(inside, W_OK | X_OK) ? errno : 0;
+    free(inside);
+    return failed ? tool_fail(TOOL_FAILED, "--%s %s cannot be written: folder \"%s\": %s", option,
+                              path, folder, strerror(failed))
+                  : -1;
+}
+
+int tool_writable(const char *option, const char *path)
+{
+    struct stat st;
+    if (!path)
+        return -1;
+    bool there = stat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode))
+        return tool_fail(TOOL_FAILED, "--%s %s cannot be written: it is not a regular file", option,
+                         path);
+    char *copy = there ? realpath(path, NULL) : strdup(path);
+    int status = copy ? check_folder(option, path, copy)
+                      : tool_fail(TOOL_FAILED, "--%s %s: %s", option, path, strerror(errno));
+    free(copy);
     return status;
 }
 

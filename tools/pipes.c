@@ -32,7 +32,9 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
         {"deferred-batch-norm", TOOL_WORD, NULL, "0|1",
          "statistics of the mini-batch, once, instead of\nevery micro-batch's (0)", 0, 0},
         {"devices", TOOL_WORD, NULL, "A;B;...",
-         "of the partitions: \"cpu\", \"cpu:2\", \"cpu:0-1,4\"\n(cores shared out)", 0, 0},
+         "of the partitions, in quotes: 'cpu:0;cpu:1'; each\n\"cpu\", \"cpu:2\" or \"cpu:0-1,4\" "
+         "(cores shared out)",
+         0, 0},
         {"memory-limit", TOOL_WORD, NULL, "BYTES", "that a device may need (none)", 0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
@@ -107,6 +109,8 @@ static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
 static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
 {
     char *at, *name;
+    if (strstr(text, ",cpu") || strstr(text, ", cpu"))
+        return wrong(err, DEVICES, "parted by ';', in quotes, such as 'cpu:0;cpu:1'", text);
     if (strlen(text) >= sizeof p->device_text)
         return wrong(err, DEVICES, "shorter", text);
     strcpy(p->device_text, text);
@@ -185,14 +189,31 @@ gpp_status tool_pipe_parse(tool_pipe *p, const char *text, gpp_error *err)
     return status;
 }
 
+/* A key's value from an option of its own; the message then begins with that, not with the key. */
+static gpp_status set_option(tool_pipe *p, int key, const char *text, gpp_error *err)
+{
+    gpp_error inner = GPP_ERROR_INIT;
+    char option[32];
+    size_t length = strlen(keys[key]);
+    gpp_status status = set(p, key, text, &inner);
+    if (status == GPP_OK)
+        return GPP_OK;
+    snprintf(option, sizeof option, "--%s", keys[key]);
+    for (char *c = option; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    bool named = !strncmp(inner.msg, keys[key], length);
+    return tool_note(err, status, "%s%s", named ? option : "",
+                     named ? inner.msg + length : inner.msg);
+}
+
 gpp_status tool_pipe_take(tool_pipe *p, const tool_pipe_args *args, gpp_error *err)
 {
     gpp_status status = args->text ? tool_pipe_parse(p, args->text, err) : GPP_OK;
     for (int k = 0; k < TOOL_PIPE_KEYS && status == GPP_OK; k++)
         if (args->word[k])
-            status = set(p, k, args->word[k], err);
+            status = set_option(p, k, args->word[k], err);
     if (status == GPP_OK && args->word[BALANCE] && args->word[PARTITIONS] && !p->balance[0])
-        status = tool_note(err, GPP_EINVAL, "balance \"%.60s\" is not of %d partitions",
+        status = tool_note(err, GPP_EINVAL, "--balance \"%.60s\" is not of %d partitions",
                            args->word[BALANCE], p->partitions);
     return status;
 }

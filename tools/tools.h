@@ -72,6 +72,9 @@ gpp_status tool_note(gpp_error *err, gpp_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /** Stdout has everything, or the status says that it has not. */
 int tool_flushed(int status);
+/** Whether a file can be written to this path, asked before work that would be lost.
+ * @param path  NULL: none. @return -1: it can; else the exit status, with everything said */
+int tool_writable(const char *option, const char *path);
 /** Numbers "3,32,32". @return how many; -1: not a list of 1 to `most` numbers */
 int tool_whole_list(const char *text, int64_t out[], int most);
 int tool_real_list(const char *text, float out[], int most);
@@ -157,6 +160,7 @@ typedef struct tool_data {
     int inputs, arrays, files;
     bool has_target;
     gpp_tensor x[GPP_MAX_TENSORS], target;
+    const char *x_path[GPP_MAX_TENSORS], *target_path; /* as given; NULL: CIFAR-10 */
     gpp_array array[GPP_MAX_TENSORS + 1];
     gpp_file *file[GPP_MAX_TENSORS + 1];
 } tool_data;
@@ -173,6 +177,15 @@ void tool_data_release(tool_data *data);
 /** Told from its ninth byte, the first of the header. */
 bool tool_is_safetensors(const char *path);
 
+/** Inputs and target have rows, and all as many. */
+gpp_status tool_data_rows(const tool_data *data, gpp_error *err);
+enum { TOOL_NAMES = 96 };
+/** The names of a file's arrays, "a, b, c", cut where there are too many. */
+void tool_array_names(const gpp_file *file, char text[TOOL_NAMES]);
+/** gpp_pipe_load, saying it where the file is a training's state. */
+gpp_status tool_load_params(gpp_pipe *pipe, const char *path, unsigned flags, gpp_error *err);
+/** Name --shape where the first layer has refused the shape of arrays that came without it. */
+void tool_hint_shape(gpp_error *err, const tool_data *data, const tool_convert *how);
 /** Tell a model its inputs: samples of x; those with as many rows are of one batch. */
 gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gpp_error *err);
 /** A new model with the operators that this command knows besides the built-in ones. */
@@ -184,6 +197,7 @@ gpp_status tool_model_new(gpp_model **model, const char *text, gpp_error *err);
 /** What to run. Strings may be NULL or "". */
 typedef struct tool_job {
     const gpp_file *in; /* the arrays given */
+    const char *path;   /* of the one file they are from; NULL: none such */
     bool *used;         /* [gpp_file_count(in)] out: which of them were inputs */
     const char *model;  /* "": a model without layers */
     const char *loss, *optimizer, *schedule;
