@@ -27,7 +27,7 @@
 
 #include "codelets/cpu/philox.h"
 
-enum { MOST_AHEAD = 1000, STREAM_SHUFFLE = 3 /* beside those of codelets/cpu/philox.h */ };
+enum { MOST_AHEAD = 1000 };
 
 /* --- the order of an epoch -------------------------------------------------------------------- */
 
@@ -35,7 +35,8 @@ enum { MOST_AHEAD = 1000, STREAM_SHUFFLE = 3 /* beside those of codelets/cpu/phi
  * integer generation in an interval", arXiv 1805.10941), off by less than bound / 2^64. */
 static int64_t below(uint64_t seed, int64_t epoch, int64_t draw, int64_t bound)
 {
-    uint64_t hi = (uint64_t)STREAM_SHUFFLE << 56 | ((uint64_t)epoch & UINT64_C(0xffffffffffffff));
+    uint64_t hi =
+        (uint64_t)GPP__STREAM_SHUFFLE << 56 | ((uint64_t)epoch & UINT64_C(0xffffffffffffff));
     gpp__philox r = gpp__philox4x32(seed, hi, (uint64_t)draw);
     uint64_t bits = (uint64_t)r.v[1] << 32 | r.v[0];
     return (int64_t)((unsigned __int128)bits * (uint64_t)bound >> 64);

@@ -44,7 +44,8 @@ static gpp_status commit_partition(gpp_pipe *p, int j, int count, const char **r
 gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 {
     int count = e->plan->shape.micro_batches;
-    if (p->as_evaluation || !(e->flags & GPP__DO_FORWARD) || !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+    if (p->as_evaluation || !(e->flags & GPP__DO_FORWARD) ||
+        !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP_OK;
     gpp_status status = GPP_OK;
     const char **record = NULL;

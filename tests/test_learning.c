@@ -268,6 +268,29 @@ Test(learning, every_parameter_counts_its_own_updates)
     gpp_pipe_free(p);
 }
 
+/* With one and the same gradient every update of Adam is lr · sign(g), if its number is right. */
+Test(learning, updates_are_counted)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain;
+    o.optimizer = "adam lr=0.01";
+    gpp_pipe *p = pipe_new(2, o);
+    test_batch b = test_batch_new(p, 8, 1);
+    OK(gpp_pipe_gradients(p, &b.x, &b.target, NULL, NULL, NULL, &err));
+    int64_t count;
+    float *before = weight_of(p, "e.bias", &count);
+    for (int t = 1; t <= 3; t++) {
+        OK(gpp_pipe_update(p, &err));
+        float *now = weight_of(p, "e.bias", &count);
+        for (int64_t k = 0; k < count; k++)
+            cr_expect_float_eq(fabsf(now[k] - before[k]), 0.01f * (float)t, 1e-5f, "update %d", t);
+        free(now);
+    }
+    free(before);
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+}
+
 /* --- losses ----------------------------------------------------------------------------------- */
 
 static gpp_status half_target(const gpp_shape *y, gpp_shape *target, void *user, gpp_error *err)

@@ -39,6 +39,6 @@ static inline float gpp__philox_uniform(uint32_t bits)
 }
 
 /* Streams, in the top byte of the counter, keep initial values and dropout apart. */
-enum { GPP__STREAM_INIT = 1, GPP__STREAM_DROPOUT = 2 };
+enum { GPP__STREAM_INIT = 1, GPP__STREAM_DROPOUT = 2, GPP__STREAM_SHUFFLE = 3 };
 
 #endif
