@@ -540,3 +540,30 @@ Test(modes, an_empty_mini_batch_beside_one_with_rows_is_refused)
     gpp_pipe_free(p);
     gpp_model_free(m);
 }
+
+/* --- statistics ------------------------------------------------------------------------------- */
+
+/* Micro-batches of mean 2 and 12: 0.9 · (0.1 · 2) + 0.1 · 12, and not the other way round. */
+Test(modes, statistics_are_folded_in_by_micro_batch_also_when_backwards_ascend)
+{
+    static const test_model m = {"a norm", "batchnorm @bn", 1, {1}, "mse"};
+    for (int ascending = 0; ascending < 2; ascending++) {
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+        o.chunks = 2;
+        o.checkpoint = GPP_CHECKPOINT_ALWAYS;
+        o.ascending_backward = ascending;
+        gpp_pipe *p = test_pipe_new(&m, &o);
+        test_batch b = test_batch_new(p, 4, 1);
+        memcpy(b.x.data, (float[]){1, 3, 11, 13}, 4 * sizeof(float));
+        OK(gpp_pipe_step(p, &b.x, &b.target, NULL, NULL, &err));
+        float mean;
+        int64_t tracked;
+        OK(gpp_pipe_get_buffer(p, "bn.running_mean", &mean, 1, &err));
+        OK(gpp_pipe_get_buffer(p, "bn.num_batches_tracked", &tracked, 1, &err));
+        cr_expect_float_eq(mean, 1.38f, 1e-6f, "%g", mean);
+        cr_expect_eq(tracked, 2);
+        test_batch_free(&b);
+        gpp_pipe_free(p);
+    }
+}
