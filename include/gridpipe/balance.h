@@ -49,11 +49,87 @@ GPP_API gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t
 GPP_API gpp_status gpp_balance_blocks(size_t layers, const double cost[], size_t partitions,
                                       int balance[], gpp_error *err);
 
+/** A skip: what layer `from` stashes and layer `to` pops, from < to. */
+typedef struct gpp_skip_cost {
+    int from, to;
+    size_t bytes; /* of one micro-batch */
+} gpp_skip_cost;
+
+/** What a partition's device can do. */
+typedef struct gpp_device_cost {
+    const double *time_us; /* [layers] all work on a layer for one micro-batch, microseconds, >= 0;
+                              INFINITY: that layer cannot run here */
+    double link_us;        /* to start one transfer to or from it, >= 0 */
+    double bytes_per_us;   /* of transfers, > 0; INFINITY: bytes cost no time */
+    size_t memory_limit;   /* bytes; 0: none */
+} gpp_device_cost;
+
+/** What cutting a chain of layers costs. Start from GPP_CUT_COSTS_INIT; arrays that are NULL are
+ * all zero. */
+typedef struct gpp_cut_costs {
+    size_t struct_size; /* set by GPP_CUT_COSTS_INIT */
+    int layers, partitions;
+    const gpp_device_cost *device; /* [partitions] where partition j runs */
+
+    const size_t *boundary_bytes; /* [layers] from layer l to the next, of one micro-batch; that of
+                                     the last layer goes to the caller and is not transferred */
+    const gpp_skip_cost *skip;    /* [skips] */
+    int skips;
+    bool forward_only; /* nothing comes back; else a gradient as large as each of them does */
+    bool overlap;      /* a device computes while it transfers: a partition takes the longer of both
+                          instead of their sum */
+    const bool *whole; /* [layers] no cut behind layer l (shared parameters) */
+
+    const size_t *layer_bytes;   /* [layers] once: parameters, gradients, optimizer state */
+    const size_t *tape_bytes;    /* [layers] of one micro-batch, from forward to backward */
+    const size_t *scratch_bytes; /* [layers] while the layer runs: the largest counts, once */
+    const int *tapes;            /* [partitions] tapes a partition holds at a time: 1 when it
+                                    recomputes, under GPipe else the micro-batches; NULL: 1 each */
+    const int *boundaries;       /* [partitions] the same for tensors that come in or go out, a
+                                    tensor and its gradient counting as two if both are there at a
+                                    time; NULL: 1 each */
+} gpp_cut_costs;
+#define GPP_CUT_COSTS_INIT                                                                         \
+    {                                                                                              \
+        sizeof(gpp_cut_costs), 0, 0, NULL, NULL, NULL, 0, false, false, NULL, NULL, NULL, NULL,    \
+            NULL, NULL                                                                             \
+    }
+
+/**
+ * Cut a chain of layers into contiguous partitions, partition j on device j, so that the slowest
+ * one is as fast as possible and none needs more memory than its device has.
+ *
+ * For layers a ... b-1 on device j, with x(a, b) the tensors that cross into or out of them
+ * (boundaries and skips),
+ *
+ *     time  = sum of time_us + sum over x of 2 · (link_us + bytes / bytes_per_us)
+ *     bytes = sum of layer_bytes + tapes · sum of tape_bytes + boundaries · sum over x of bytes
+ *             + the largest scratch_bytes
+ *
+ * (once instead of twice when forward_only; tensors of 0 bytes do not cross.) What comes from and
+ * goes to the caller costs nothing.
+ *
+ * @param costs       what is cut
+ * @param balance     [partitions] out: layers of each partition, all >= 1; untouched on failure
+ * @param slowest_us  out: time of the slowest partition; may be NULL
+ * @param err         filled on failure; may be NULL
+ * @return GPP_OK, GPP_EINVAL (a number out of range; the record says which), GPP_ENOENT (no cut is
+ * possible: `whole`, or layers that cannot run where they would be), GPP_ENOMEM (no cut fits; the
+ * message says by how much the best one exceeds which limit; or there is no memory to compute in)
+ *
+ * Exact, by dynamic programming over prefixes: best(j, b) = min over a < b of max(best(j-1, a),
+ * time(j, a, b)), over those (j, a, b) that fit. O(partitions · layers²) at worst. Ties go to the
+ * leftmost cut: the same answer on every machine. Thread-safe.
+ */
+GPP_API gpp_status gpp_balance_exact(const gpp_cut_costs *costs, int balance[], double *slowest_us,
+                                     gpp_error *err);
+
 /* --- profiles --------------------------------------------------------------------------------- */
 
 /**
- * What one layer costs for one micro-batch. Times are medians over sweeps, in microseconds, kept to
- * the nanosecond; bytes are counted from how the layer is compiled, not measured.
+ * What one layer costs for one micro-batch. Times are sums over the layer's operators, in
+ * microseconds, kept to the nanosecond; bytes are counted from how the layer is compiled, not
+ * measured.
  *
  * Activations of layers inside one partition add up: a partition's tape is the sum of its layers'
  * activation_bytes, less what its last one leaves in the boundary behind it.
@@ -67,13 +143,24 @@ typedef struct gpp_layer_profile {
     double recompute_last_us; /* the same where it is the last of its partition: what its own
                                  backward does not need is not computed again */
     double backward_us;
-    double error_us;         /* half the width of the 95 % interval of the median of forward +
-                                recompute + backward */
+    double error_us;         /* half the width of the 95 % interval of the median, over sweeps, of
+                                forward + recompute + backward */
     size_t parameter_bytes;  /* that learn; 0 when they are another layer's */
     size_t activation_bytes; /* kept from forward (or recomputation) to backward */
     size_t output_bytes;     /* of the tensors from this layer to the next */
     size_t skip_bytes;       /* of skips that are alive between this layer and the next */
 } gpp_layer_profile;
+
+/** One of the operators a layer is made of: what a layer's times are sums of, and what times of
+ * partitions are predicted from, since not every operator runs in a recomputation. Changes of
+ * memory layout, and the forks where a tensor is wanted several times, are operators, too. */
+typedef struct gpp_operator_profile {
+    int layer;         /* whose it is */
+    char name[32];     /* "conv2d" */
+    double forward_us; /* nothing is kept */
+    double keep_us;    /* forward that keeps what the backward needs */
+    double backward_us;
+} gpp_operator_profile;
 
 typedef struct gpp_profile {
     int layers;
@@ -83,6 +170,11 @@ typedef struct gpp_profile {
     int threads;                   /* cores it uses; 0: nothing was measured */
     int sweeps;                    /* that were measured */
     bool precise; /* every layer is known as precisely as was asked for (gpp_profile_options) */
+    int operators;
+    gpp_operator_profile *op; /* [operators] in the order in which they run */
+    int beside;               /* devices that ran the same meanwhile */
+    double bytes_per_us;      /* memory the device reads and writes in a microsecond, copying a block
+                                 that no cache holds; 0: not measured */
 } gpp_profile;
 
 /** Start from GPP_PROFILE_OPTIONS_INIT; fields may be added at the end. */
@@ -101,29 +193,41 @@ typedef struct gpp_profile_options {
                                         uniform in [-1, 1), integers 0 */
     const int64_t *rows; /* [GPP_MAX_BATCHES] rows of each mini-batch's piece; NULL: all the same */
     bool sizes_only;     /* nothing runs: no times, and no device */
+    const char *const *beside; /* [beside_count] other devices, which run the same meanwhile, so
+                                  that what devices share (memory, caches, power) is as scarce as
+                                  in a pipe on all of them */
+    int beside_count;
 } gpp_profile_options;
 
 #define GPP_PROFILE_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(gpp_profile_options), NULL, 1000, 0.02, 1, 1000, 0, NULL, NULL, false               \
+        sizeof(gpp_profile_options), NULL, 1000, 0.02, 1, 1000, 0, NULL, NULL, false, NULL, 0      \
     }
 
 /**
- * Run every layer of a model alone, forwards and backwards, and note what it takes.
+ * Run a model, forwards and backwards, and note what each of its operators takes.
  *
- * A sweep is a training step of one micro-batch without loss and update, from the same sample each
- * time: all layers forwards, all again as in a recomputation, the last of a partition's kind of
- * recomputation, then all backwards, each from the gradient that the next one gives; the model's
- * outputs are their own gradients. So every layer finds its tensors as cold or warm as in a step.
+ * The model is compiled as the only partition of a pipe. A sweep is a training step of one
+ * checkpointed micro-batch without loss and update, from the same sample each time: all operators
+ * forwards keeping nothing, all again keeping what the backward needs, and backwards, from the same
+ * gradient of the outputs (uniform in [-1, 1)), gradients of parameters adding up. So every
+ * operator finds its tensors where, and as cold or warm as, in a step; what it took is the time
+ * from the end of the one before to its own. Times of an operator are medians over sweeps.
+ *
  * Sweeps go on until the medians are known well enough: their intervals are those of order
  * statistics, which assume nothing about the times' distribution: of n sorted times number r and
  * number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and Nagaraja,
  * Order Statistics, 3rd ed., 7.1); six sweeps are the least.
  *
+ * With options.beside other devices run the same sweeps, each with parameters and memory of its
+ * own, from before the first sweep that is measured to after the last. What fails there ends the
+ * profile as well.
+ *
  * Parameters are initial ones, in memory of the profile's own. It needs the memory of a pipe of one
- * partition without checkpointing for one micro-batch. Statistics of batch normalisation are made
- * and thrown away. Operators of the user's are called as in training, on another thread; a failure
- * of theirs ends the profile. Nothing else should run on the cores meanwhile.
+ * partition without checkpointing for one micro-batch, for each device, and 64 MiB. Statistics of
+ * batch normalisation are made and thrown away. Operators of the user's are called as in training, on
+ * threads of the profile's own, with devices beside on several at a time; a failure of theirs ends
+ * the profile. Nothing else should run on the cores meanwhile.
  *
  * @param profile  out; NULL on failure. Release with gpp_profile_free
  * @param model    its input must be set; it is not changed
@@ -131,7 +235,7 @@ typedef struct gpp_profile_options {
  * @param options  NULL: all defaults
  * @return GPP_OK, GPP_EINVAL, GPP_ESTATE (no input set), GPP_ESHAPE (the sample does not fit),
  * GPP_ENODEV, GPP_ENOMEM, GPP_ERUNTIME (no thread could be started), GPP_EKERNEL, or what a layer
- * returned; the record names it
+ * returned; the record names it. GPP_EINVAL also where a device beside overlaps another one
  */
 GPP_API gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model, int64_t rows,
                                    const gpp_profile_options *options, gpp_error *err);
@@ -139,14 +243,14 @@ GPP_API gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model
 GPP_API void gpp_profile_free(gpp_profile *profile);
 
 /**
- * Write a profile to a text file: "gridpipe-profile 1", then a line for each of its fields and for
- * each layer; times in nanoseconds. An existing file is replaced.
+ * Write a profile to a text file: "gridpipe-profile 2", then a line for each of its fields, each
+ * layer and each operator; times in nanoseconds. An existing file is replaced.
  * @return GPP_OK, GPP_EINVAL (the profile has a time or a label that cannot be written), GPP_EIO
  */
 GPP_API gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err);
 /**
  * Read one. Nothing is guessed: what is missing, malformed or left over is an error, whose message
- * names the file and the line.
+ * names the file and the line. Files of version 1 have no times of operators and are refused.
  * @return GPP_OK, GPP_EINVAL, GPP_EIO (it cannot be read), GPP_ESYNTAX (it is no profile),
  * GPP_ENOMEM; *profile is NULL then
  */
