@@ -1,9 +1,9 @@
 /*
  * balance/internal.h: what the files of this folder share.
  *
- * Profiles are taken of a network layer by layer: each layer of the model is compiled as if it were
- * a partition of its own, with the network's values between them as boundaries. Everything here
- * runs operators without the task runtime.
+ * Bytes of a profile are of layers, each compiled as if it were a partition of its own, with the
+ * network's values between them as boundaries; times are of the operators of the whole model,
+ * compiled as one partition. Everything here runs operators without the task runtime.
  */
 #ifndef GPP_BALANCE_INTERNAL_H
 #define GPP_BALANCE_INTERNAL_H
@@ -15,6 +15,10 @@
 /** What all solvers want of a call: pointers, 1 ... layers partitions, finite costs >= 0. */
 gpp_status gpp__balance_check(size_t layers, const double cost[], size_t partitions,
                               const int balance[], gpp_error *err);
+
+/** Fails when so many rows cannot be meant: below that, no size overflows. */
+gpp_status gpp__rows_check(const gpp__network *network, const int64_t rows[GPP__BATCHES],
+                           gpp_error *err);
 
 /** A model's layers, each compiled alone for one micro-batch. */
 typedef struct gpp__layers {
@@ -34,28 +38,60 @@ void gpp__layers_release(gpp__layers *layers);
 /** Fill in the bytes of every layer [count]. */
 gpp_status gpp__layers_size(const gpp__layers *layers, gpp_layer_profile layer[], gpp_error *err);
 
-/**
- * Fill in the times of every layer, and the profile's sweeps and precise.
- * @param sample  [network->inputs] checked; NULL: numbers of our own
+/* --- running on devices ----------------------------------------------------------------------- */
+
+/** Those who run something on several devices at a time. */
+typedef struct gpp__crew gpp__crew;
+
+/** Wait until all are here. @return false: it is over already */
+bool gpp__crew_gather(gpp__crew *crew);
+/** One of them has returned: the others should. */
+bool gpp__crew_is_over(gpp__crew *crew);
+
+/** Something to run on a device. @param pool  of all its cores  @param device  0 ... beside_count
  */
-gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool,
+typedef gpp_status (*gpp__core_fn)(gpp__pool *pool, gpp__crew *crew, int device, void *arg,
+                                   gpp_error *err);
+
+/** Which devices: options.device, or the first that would be chosen for so many partitions, is
+ * device 0, those of options.beside are 1, 2, ... */
+typedef struct gpp__cores {
+    const gpp_profile_options *options;
+    int partitions;
+} gpp__cores;
+
+/**
+ * Call fn on every device at a time, on threads of their own that are bound to the devices' first
+ * cores, with pools on the others.
+ * @param name  [64] out: of device 0  @param threads  out: its cores; both are set before the calls
+ * @return of several failures, that of the lowest device
+ */
+gpp_status gpp__on_cores(const gpp__cores *cores, char name[64], int *threads, gpp__core_fn fn,
+                         void *arg, gpp_error *err);
+
+/* --- times ------------------------------------------------------------------------------------ */
+
+/**
+ * Fill in the times of every layer and operator, and the profile's sweeps, precise and
+ * bytes_per_us. Begins to measure when the crew is there; when that is over before, the profile is
+ * not filled in.
+ */
+gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__crew *crew,
                             const gpp_profile_options *options, gpp_profile *profile,
                             gpp_error *err);
+
+/** Run the same sweeps until the crew is over. */
+gpp_status gpp__network_sweep(const gpp__network *network, const int64_t rows[GPP__BATCHES],
+                              gpp__pool *pool, gpp__crew *crew, const gpp_profile_options *options,
+                              gpp_error *err);
+
+/** Bytes that all cores of a device together read and write in a microsecond when they copy memory,
+ * as a whole number; 0: there is no memory to copy. */
+double gpp__copy_speed(gpp__pool *pool);
 
 /** Times in nanoseconds: sorts them. @return the median  @param half out: half the width of its
  * interval  @return through `sure`: the interval has the confidence of 95 % */
 int64_t gpp__median(int64_t ns[], int count, double *half, bool *sure);
-
-/** Something to run on a device. @param pool of all its cores */
-typedef gpp_status (*gpp__core_fn)(gpp__pool *pool, void *arg, gpp_error *err);
-
-/**
- * Call fn on a thread of its own that is bound to a device's first core, with a pool on the others.
- * @param spec        "cpu:0"; NULL: the first device that would be chosen for so many partitions
- * @param name        [64] out   @param threads  out; both are set before fn is called
- */
-gpp_status gpp__on_cores(const char *spec, int partitions, char name[64], int *threads,
-                         gpp__core_fn fn, void *arg, gpp_error *err);
 
 /** gpp_profile_new, on the device of `partitions` when none is named. */
 gpp_status gpp__profile_take(gpp_profile **profile, const gpp_model *model, int64_t rows,

@@ -1,16 +1,23 @@
 /*
  * balance/profile_file.c: profiles in text files.
  *
- *     gridpipe-profile 1
+ *     gridpipe-profile 2
  *     device cpu:0
  *     threads 1
+ *     beside 0
+ *     bytes_per_us 20000
  *     rows 32 0 0 0
  *     sweeps 25
  *     precise 1
  *     layers 2
+ *     operators 3
  *     # label forward_ns ... (a line that begins with '#' says nothing)
  *     layer conv1 12500 12800 0 30100 200 288 0 262144 0
  *     layer relu1 ...
+ *     # its layer, name, ...
+ *     operator 0 channels_last 500 500 0
+ *     operator 0 conv2d 12000 12300 30100
+ *     operator 1 relu ...
  *
  * Numbers are whole, so a file means the same in every locale, and a profile that is read is the
  * one that was written. Fields are separated by one space, every line ends; everything has its
@@ -25,9 +32,10 @@
 
 #include "balance/internal.h"
 
-static const char heading[] = "gridpipe-profile 1";
-enum { NUMBERS = 9, MOST_LAYERS = 1 << 20 };
-#define MOST_NS ((uint64_t)1 << 53)
+static const char heading[] = "gridpipe-profile 2", before[] = "gridpipe-profile 1";
+enum { NUMBERS = 9, MOST_LAYERS = 1 << 20, MOST_OPERATORS = 1 << 24 };
+#define MOST_NS    ((uint64_t)1 << 53)
+#define MOST_SPEED ((uint64_t)1 << 53)
 
 /* A label or a device: one word. */
 static bool is_word(const char *text, size_t size)
@@ -46,16 +54,27 @@ static bool is_time(double us)
     return us >= 0 && us * 1e3 <= (double)MOST_NS;
 }
 
-static gpp_status check(const gpp_profile *p, gpp_error *err)
+static gpp_status check_head(const gpp_profile *p, gpp_error *err)
 {
-    if (p->layers < 0 || p->layers > MOST_LAYERS || !is_word(p->device, sizeof p->device) ||
-        p->threads < 0 || p->sweeps < 0)
+    if (p->layers < 0 || p->layers > MOST_LAYERS || p->operators < 0 ||
+        p->operators > MOST_OPERATORS)
+        return gpp__fail(err, GPP_EINVAL, "a profile of %d layers and %d operators", p->layers,
+                         p->operators);
+    if (!is_word(p->device, sizeof p->device) || p->threads < 0 || p->sweeps < 0 || p->beside < 0)
         return gpp__fail(err, GPP_EINVAL,
-                         "a profile of %d layers on \"%.63s\" (%d threads, %d sweeps)", p->layers,
-                         p->device, p->threads, p->sweeps);
+                         "a profile of \"%.63s\" and %d devices beside (%d threads, %d sweeps)",
+                         p->device, p->beside, p->threads, p->sweeps);
+    if (!(p->bytes_per_us >= 0 && p->bytes_per_us <= (double)MOST_SPEED))
+        return gpp__fail(err, GPP_EINVAL, "bytes_per_us is %g, not >= 0 and finite",
+                         p->bytes_per_us);
     for (int b = 0; b < GPP_MAX_BATCHES; b++)
         if (p->rows[b] < 0)
             return gpp__fail(err, GPP_EINVAL, "rows[%d] is %lld", b, (long long)p->rows[b]);
+    return GPP_OK;
+}
+
+static gpp_status check_layers(const gpp_profile *p, gpp_error *err)
+{
     for (int u = 0; u < p->layers; u++) {
         const gpp_layer_profile *l = &p->layer[u];
         if (!is_word(l->label, sizeof l->label))
@@ -70,12 +89,43 @@ static gpp_status check(const gpp_profile *p, gpp_error *err)
     return GPP_OK;
 }
 
+static gpp_status check_operators(const gpp_profile *p, gpp_error *err)
+{
+    for (int k = 0; k < p->operators; k++) {
+        const gpp_operator_profile *o = &p->op[k];
+        if (o->layer < (k ? o[-1].layer : 0) || o->layer >= p->layers)
+            return gpp__fail(err, GPP_EINVAL, "operator %d is of layer %d of %d%s", k, o->layer,
+                             p->layers, k ? ", or before the last one's" : "");
+        if (!is_word(o->name, sizeof o->name))
+            return gpp__fail_layer(err, GPP_EINVAL, o->layer,
+                                   "name \"%.31s\" of operator %d is no word", o->name, k);
+        if (!is_time(o->forward_us) || !is_time(o->keep_us) || !is_time(o->backward_us))
+            return gpp__fail_layer(err, GPP_EINVAL, o->layer,
+                                   "operator %d (%s) has a time that is not >= 0 and finite", k,
+                                   o->name);
+    }
+    return GPP_OK;
+}
+
+static void write_operators(FILE *out, const gpp_profile *p)
+{
+    fprintf(out, "# layer name forward_ns keep_ns backward_ns\n");
+    for (int k = 0; k < p->operators; k++) {
+        const gpp_operator_profile *o = &p->op[k];
+        fprintf(out, "operator %d %s %lld %lld %lld\n", o->layer, o->name,
+                llround(o->forward_us * 1e3), llround(o->keep_us * 1e3),
+                llround(o->backward_us * 1e3));
+    }
+}
+
 static void write_profile(FILE *out, const gpp_profile *p)
 {
-    fprintf(out, "%s\ndevice %s\nthreads %d\nrows", heading, p->device, p->threads);
+    fprintf(out, "%s\ndevice %s\nthreads %d\nbeside %d\nbytes_per_us %lld\nrows", heading,
+            p->device, p->threads, p->beside, llround(p->bytes_per_us));
     for (int b = 0; b < GPP_MAX_BATCHES; b++)
         fprintf(out, " %lld", (long long)p->rows[b]);
-    fprintf(out, "\nsweeps %d\nprecise %d\nlayers %d\n", p->sweeps, p->precise, p->layers);
+    fprintf(out, "\nsweeps %d\nprecise %d\nlayers %d\noperators %d\n", p->sweeps, p->precise,
+            p->layers, p->operators);
     fprintf(out, "# label forward_ns recompute_ns recompute_last_ns backward_ns error_ns "
                  "parameter_bytes activation_bytes output_bytes skip_bytes\n");
     for (int u = 0; u < p->layers; u++) {
@@ -86,13 +136,18 @@ static void write_profile(FILE *out, const gpp_profile *p)
                 llround(l->error_us * 1e3), l->parameter_bytes, l->activation_bytes,
                 l->output_bytes, l->skip_bytes);
     }
+    write_operators(out, p);
 }
 
 gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err)
 {
     if (!profile || !path)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", profile ? "path" : "profile");
-    gpp_status status = check(profile, err);
+    gpp_status status = check_head(profile, err);
+    if (status == GPP_OK)
+        status = check_layers(profile, err);
+    if (status == GPP_OK)
+        status = check_operators(profile, err);
     if (status != GPP_OK)
         return status;
     FILE *out = fopen(path, "w");
@@ -207,40 +262,62 @@ static gpp_status read_numbers(reader *r, const char *key, int count, uint64_t m
     return status == GPP_OK ? take_end(r) : status;
 }
 
-static gpp_status read_head(reader *r, gpp_profile *p, int *layers)
+static gpp_status read_heading(reader *r)
 {
-    uint64_t threads, rows[GPP_MAX_BATCHES], sweeps, precise, count;
     gpp_status status = next_line(r, heading);
+    if (status == GPP_OK && strcmp(r->line, before) == 0)
+        return gpp__fail(r->err, GPP_ESYNTAX,
+                         "%.200s: line %d: expected \"%s\", found \"%s\", which has no times of "
+                         "operators: take the profile anew",
+                         r->path, r->number, heading, before);
     if (status == GPP_OK)
         status = take_text(r, heading);
-    if (status == GPP_OK)
-        status = take_end(r);
-    if (status == GPP_OK)
-        status = next_line(r, "device");
+    return status == GPP_OK ? take_end(r) : status;
+}
+
+static gpp_status read_device(reader *r, gpp_profile *p)
+{
+    gpp_status status = next_line(r, "device");
     if (status == GPP_OK)
         status = take_text(r, "device ");
     if (status == GPP_OK)
         status = take_word(r, p->device, sizeof p->device, "a device");
+    return status == GPP_OK ? take_end(r) : status;
+}
+
+/* Lines that say how many lines follow. */
+typedef struct lengths {
+    int layers, operators;
+} lengths;
+
+/* The lines of numbers between the device and the layers, in their order. */
+static gpp_status read_head(reader *r, gpp_profile *p, lengths *length)
+{
+    enum { THREADS, BESIDE, SPEED, ROWS, SWEEPS, PRECISE, LAYERS, OPERATORS, LINES };
+    static const struct {
+        const char *key;
+        int count;
+        uint64_t most;
+    } line[LINES] = {{"threads", 1, INT32_MAX},       {"beside", 1, INT32_MAX},
+                     {"bytes_per_us", 1, MOST_SPEED}, {"rows", GPP_MAX_BATCHES, INT64_MAX},
+                     {"sweeps", 1, INT32_MAX},        {"precise", 1, 1},
+                     {"layers", 1, MOST_LAYERS},      {"operators", 1, MOST_OPERATORS}};
+    uint64_t n[LINES][GPP_MAX_BATCHES];
+    gpp_status status = read_heading(r);
     if (status == GPP_OK)
-        status = take_end(r);
-    if (status == GPP_OK)
-        status = read_numbers(r, "threads", 1, INT32_MAX, &threads);
-    if (status == GPP_OK)
-        status = read_numbers(r, "rows", GPP_MAX_BATCHES, INT64_MAX, rows);
-    if (status == GPP_OK)
-        status = read_numbers(r, "sweeps", 1, INT32_MAX, &sweeps);
-    if (status == GPP_OK)
-        status = read_numbers(r, "precise", 1, 1, &precise);
-    if (status == GPP_OK)
-        status = read_numbers(r, "layers", 1, MOST_LAYERS, &count);
+        status = read_device(r, p);
+    for (int k = 0; status == GPP_OK && k < LINES; k++)
+        status = read_numbers(r, line[k].key, line[k].count, line[k].most, n[k]);
     if (status != GPP_OK)
         return status;
-    p->threads = (int)threads;
-    p->sweeps = (int)sweeps;
-    p->precise = precise;
+    p->threads = (int)n[THREADS][0];
+    p->beside = (int)n[BESIDE][0];
+    p->bytes_per_us = (double)n[SPEED][0];
+    p->sweeps = (int)n[SWEEPS][0];
+    p->precise = n[PRECISE][0];
     for (int b = 0; b < GPP_MAX_BATCHES; b++)
-        p->rows[b] = (int64_t)rows[b];
-    *layers = (int)count;
+        p->rows[b] = (int64_t)n[ROWS][b];
+    *length = (lengths){(int)n[LAYERS][0], (int)n[OPERATORS][0]};
     return GPP_OK;
 }
 
@@ -272,21 +349,82 @@ static gpp_status read_layer(reader *r, gpp_layer_profile *l)
     return GPP_OK;
 }
 
-/* Memory grows with the lines that are there, whatever their number was said to be. */
+/* The layer of an operator is that of the one before or a later one. */
+static gpp_status read_operator(reader *r, const gpp_profile *p, gpp_operator_profile *o)
+{
+    uint64_t layer, n[3];
+    gpp_status status = next_line(r, "operator");
+    if (status == GPP_OK)
+        status = take_text(r, "operator ");
+    const char *at = r->at;
+    if (status == GPP_OK)
+        status = take_number(r, INT32_MAX, &layer);
+    if (status == GPP_OK &&
+        (layer < (uint64_t)(p->operators ? o[-1].layer : 0) || layer >= (uint64_t)p->layers)) {
+        r->at = (char *)at;
+        return refuse(r, "a layer from the last operator's on");
+    }
+    if (status == GPP_OK)
+        status = take_text(r, " ");
+    if (status == GPP_OK)
+        status = take_word(r, o->name, sizeof o->name, "an operator's name");
+    for (int k = 0; status == GPP_OK && k < 3; k++) {
+        status = take_text(r, " ");
+        if (status == GPP_OK)
+            status = take_number(r, MOST_NS, &n[k]);
+    }
+    if (status == GPP_OK)
+        status = take_end(r);
+    if (status != GPP_OK)
+        return status;
+    o->layer = (int)layer;
+    o->forward_us = (double)n[0] / 1e3;
+    o->keep_us = (double)n[1] / 1e3;
+    o->backward_us = (double)n[2] / 1e3;
+    return GPP_OK;
+}
+
+/* Room for one more of `count` elements. Memory grows with the lines that are there, whatever their
+ * number was said to be. */
+static gpp_status reserve(reader *r, void **list, int count, size_t size)
+{
+    if (count & (count - 1) || (count && count < 16))
+        return GPP_OK; /* it grows at 0, 16, 32, 64, ... */
+    void *more = realloc(*list, (count ? 2 * (size_t)count : 16) * size);
+    if (!more)
+        return gpp__fail(r->err, GPP_ENOMEM, "a profile of %d lines and more", count);
+    *list = more;
+    return GPP_OK;
+}
+
 static gpp_status read_layers(reader *r, gpp_profile *p, int layers)
 {
     gpp_status status = GPP_OK;
-    for (int room = 0; status == GPP_OK && p->layers < layers;) {
-        if (p->layers == room) {
-            room = room ? 2 * room : 16;
-            gpp_layer_profile *more = realloc(p->layer, (size_t)room * sizeof *more);
-            if (!more)
-                return gpp__fail(r->err, GPP_ENOMEM, "a profile of %d layers", layers);
-            p->layer = more;
-        }
+    while (status == GPP_OK && p->layers < layers) {
+        void *list = p->layer;
+        status = reserve(r, &list, p->layers, sizeof *p->layer);
+        p->layer = list;
+        if (status != GPP_OK)
+            break;
         p->layer[p->layers] = (gpp_layer_profile){.label = ""};
         status = read_layer(r, &p->layer[p->layers]);
         p->layers += status == GPP_OK;
+    }
+    return status;
+}
+
+static gpp_status read_operators(reader *r, gpp_profile *p, int operators)
+{
+    gpp_status status = GPP_OK;
+    while (status == GPP_OK && p->operators < operators) {
+        void *list = p->op;
+        status = reserve(r, &list, p->operators, sizeof *p->op);
+        p->op = list;
+        if (status != GPP_OK)
+            break;
+        p->op[p->operators] = (gpp_operator_profile){.name = ""};
+        status = read_operator(r, p, &p->op[p->operators]);
+        p->operators += status == GPP_OK;
     }
     return status;
 }
@@ -296,17 +434,19 @@ static gpp_status read_end(reader *r)
     int c = fgetc(r->in);
     if (c != EOF)
         return gpp__fail(r->err, GPP_ESYNTAX,
-                         "%.200s: line %d: the file goes on after its last layer", r->path,
+                         "%.200s: line %d: the file goes on after its last operator", r->path,
                          r->number + 1);
     return ferror(r->in) ? gpp__fail(r->err, GPP_EIO, "%.200s: cannot be read", r->path) : GPP_OK;
 }
 
 static gpp_status read_profile(reader *r, gpp_profile *p)
 {
-    int layers;
-    gpp_status status = read_head(r, p, &layers);
+    lengths length;
+    gpp_status status = read_head(r, p, &length);
     if (status == GPP_OK)
-        status = read_layers(r, p, layers);
+        status = read_layers(r, p, length.layers);
+    if (status == GPP_OK)
+        status = read_operators(r, p, length.operators);
     return status == GPP_OK ? read_end(r) : status;
 }
 

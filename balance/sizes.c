@@ -20,7 +20,7 @@
 /* 64 TiB: what is larger is a mistake, and below it no size overflows. */
 #define MOST_BYTES 0x1p46
 
-static gpp_status sane_rows(const gpp__network *n, const int64_t rows[GPP__BATCHES], gpp_error *err)
+gpp_status gpp__rows_check(const gpp__network *n, const int64_t rows[GPP__BATCHES], gpp_error *err)
 {
     double bytes = 0;
     for (int v = 0; v < n->values; v++) {
@@ -62,7 +62,7 @@ gpp_status gpp__layers_init(gpp__layers *l, const gpp__network *network,
                        .program = calloc(units, sizeof *l->program),
                        .flow = calloc((size_t)network->values + 1, sizeof *l->flow)};
     memcpy(l->rows, rows, sizeof l->rows);
-    gpp_status status = sane_rows(network, rows, err);
+    gpp_status status = gpp__rows_check(network, rows, err);
     if (status == GPP_OK && (!l->stage || !l->program || !l->flow))
         status = gpp__fail(err, GPP_ENOMEM, "programs of %d layers", network->units);
     if (status == GPP_OK)

@@ -1,6 +1,6 @@
 /*
- * graph/profile.c: taking a profile: what is asked for is checked, a device is found, layers are
- * compiled for it, sized and timed.
+ * graph/profile.c: taking a profile: what is asked for is checked, devices are found, layers are
+ * compiled for the first of them, sized and timed, while the others do the same work.
  *
  * The model is read and never written: programs, parameters and records are the profile's own.
  */
@@ -13,6 +13,20 @@
 #include "graph/model.h"
 
 /* --- what is asked for ------------------------------------------------------------------------ */
+
+static gpp_status check_beside(const gpp_profile_options *o, gpp_error *err)
+{
+    enum { MOST = 1024 };
+    if (o->beside_count < 0 || o->beside_count > MOST)
+        return gpp__fail(err, GPP_EINVAL, "beside_count must be 0 ... %d, got %d", MOST,
+                         o->beside_count);
+    if (o->beside_count && !o->beside)
+        return gpp__fail(err, GPP_EINVAL, "beside is NULL, beside_count is %d", o->beside_count);
+    for (int k = 0; k < o->beside_count; k++)
+        if (!o->beside[k])
+            return gpp__fail(err, GPP_EINVAL, "beside[%d] is NULL", k);
+    return GPP_OK;
+}
 
 static gpp_status check_options(const gpp_profile_options *o, gpp_error *err)
 {
@@ -28,7 +42,7 @@ static gpp_status check_options(const gpp_profile_options *o, gpp_error *err)
         return gpp__fail(err, GPP_EINVAL, "warmup must be >= 0, got %d", o->warmup);
     if (o->max_sweeps < 1 || o->max_sweeps > 1000)
         return gpp__fail(err, GPP_EINVAL, "max_sweeps must be 1 ... 1000, got %d", o->max_sweeps);
-    return GPP_OK;
+    return check_beside(o, err);
 }
 
 /* Rows of each mini-batch's piece; 0 where the model has no such mini-batch. */
@@ -82,9 +96,8 @@ typedef struct order {
     gpp_profile *profile;
 } order;
 
-static gpp_status take_on(gpp__pool *pool, void *arg, gpp_error *err)
+static gpp_status take_here(const order *o, gpp__pool *pool, gpp__crew *crew, gpp_error *err)
 {
-    const order *o = arg;
     gpp__layers layers;
     gpp_status status = gpp__layers_init(&layers, &o->model->network, o->profile->rows,
                                          gpp__pool_threads(pool), err);
@@ -92,23 +105,40 @@ static gpp_status take_on(gpp__pool *pool, void *arg, gpp_error *err)
         return status;
     status = gpp__layers_size(&layers, o->profile->layer, err);
     if (status == GPP_OK && !o->options->sizes_only)
-        status = gpp__layers_time(&layers, pool, o->options, o->profile, err);
+        status = gpp__layers_time(&layers, pool, crew, o->options, o->profile, err);
     gpp__layers_release(&layers);
     return status;
 }
 
+static gpp_status take_on(gpp__pool *pool, gpp__crew *crew, int device, void *arg, gpp_error *err)
+{
+    const order *o = arg;
+    return device == 0 ? take_here(o, pool, crew, err)
+                       : gpp__network_sweep(&o->model->network, o->profile->rows, pool, crew,
+                                            o->options, err);
+}
+
 static gpp_status begin_profile(const gpp_model *model, gpp_profile **profile, gpp_error *err)
 {
+    const gpp__network *n = &model->network;
+    int operators = model->count ? n->nodes : 0;
     gpp_profile *p = calloc(1, sizeof *p);
     gpp_layer_profile *layer = calloc((size_t)model->count + 1, sizeof *layer);
-    if (!p || !layer) {
+    gpp_operator_profile *op = calloc((size_t)operators + 1, sizeof *op);
+    if (!p || !layer || !op) {
+        free(op);
         free(layer);
         free(p);
         return gpp__fail(err, GPP_ENOMEM, "a profile of %d layers", model->count);
     }
-    *p = (gpp_profile){.layers = model->count, .layer = layer, .device = "none"};
+    *p = (gpp_profile){
+        .layers = model->count, .layer = layer, .device = "none", .operators = operators, .op = op};
     for (int u = 0; u < model->count; u++)
         memcpy(layer[u].label, model->unit[u].label, sizeof layer[u].label);
+    for (int k = 0; k < operators; k++) {
+        op[k].layer = n->node[k].index;
+        snprintf(op[k].name, sizeof op[k].name, "%s", n->node[k].op->name);
+    }
     *profile = p;
     return GPP_OK;
 }
@@ -117,15 +147,18 @@ static gpp_status take(gpp_profile *p, const gpp_model *model, int64_t rows, int
                        const gpp_profile_options *o, gpp_error *err)
 {
     const gpp__network *n = &model->network;
+    const gpp__cores cores = {o, partitions};
     order all = {model, o, p};
     gpp_status status = find_rows(n, rows, o->rows, p->rows, err);
     if (status == GPP_OK)
+        status = gpp__rows_check(n, p->rows, err);
+    if (status == GPP_OK)
         status = check_sample(n, o->sample, p->rows, err);
-    if (status != GPP_OK)
-        return status;
-    return o->sizes_only
-               ? take_on(NULL, &all, err)
-               : gpp__on_cores(o->device, partitions, p->device, &p->threads, take_on, &all, err);
+    if (status == GPP_OK && o->sizes_only)
+        return take_here(&all, NULL, NULL, err);
+    p->beside = o->beside_count;
+    return status == GPP_OK ? gpp__on_cores(&cores, p->device, &p->threads, take_on, &all, err)
+                            : status;
 }
 
 gpp_status gpp__profile_take(gpp_profile **profile, const gpp_model *model, int64_t rows,
@@ -162,6 +195,7 @@ void gpp_profile_free(gpp_profile *profile)
 {
     if (!profile)
         return;
+    free(profile->op);
     free(profile->layer);
     free(profile);
 }

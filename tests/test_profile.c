@@ -8,13 +8,17 @@
 #include <criterion/criterion.h>
 #include <hwloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "balance/internal.h"
+#include "codelets/program_times.h"
 #include "graph/model.h"
 #include "tests/parity.h"
 
@@ -197,6 +201,47 @@ Test(profile, every_kind_of_layer_has_times_and_bytes)
     }
 }
 
+static double sum_of(const gpp_profile *p, int u, int which)
+{
+    double sum = 0;
+    for (int k = 0; k < p->operators; k++) {
+        const gpp_operator_profile *o = &p->op[k];
+        if (o->layer == u)
+            sum += which == 0 ? o->forward_us : which == 1 ? o->keep_us : o->backward_us;
+    }
+    return sum;
+}
+
+Test(profile, times_of_layers_are_sums_over_their_operators)
+{
+    for (int k = 0; k < MODELS; k++) {
+        gpp_model *model = make(&models[k]);
+        const gpp__network *n = &model->network;
+        const gpp_profile_options o = quick();
+        gpp_profile *p = take(model, 5, &o), *s = sizes(model, 5);
+        cr_assert(p->operators == n->nodes && s->operators == n->nodes);
+        for (int q = 0; q < p->operators; q++) {
+            cr_expect_eq(p->op[q].layer, n->node[q].index);
+            cr_expect_str_eq(p->op[q].name, n->node[q].op->name);
+            cr_expect_str_eq(s->op[q].name, n->node[q].op->name);
+            cr_expect(is_time(p->op[q].forward_us) && is_time(p->op[q].keep_us) &&
+                      is_time(p->op[q].backward_us));
+            cr_expect_eq(s->op[q].forward_us, 0, "nothing ran");
+        }
+        for (int u = 0; u < p->layers; u++) {
+            const gpp_layer_profile *l = &p->layer[u];
+            /* whole nanoseconds, in doubles of microseconds */
+            cr_expect_float_eq(l->forward_us, sum_of(p, u, 0), 1e-6, "%s: %d", models[k].why, u);
+            cr_expect_float_eq(l->recompute_us, sum_of(p, u, 1), 1e-6, "%s: %d", models[k].why, u);
+            cr_expect_float_eq(l->backward_us, sum_of(p, u, 2), 1e-6, "%s: %d", models[k].why, u);
+            cr_expect_leq(l->recompute_last_us, l->recompute_us + 1e-6);
+        }
+        gpp_profile_free(p);
+        gpp_profile_free(s);
+        gpp_model_free(model);
+    }
+}
+
 /* --- bytes: the oracle is the partition, compiled as a pipe compiles it ----------------------- */
 
 typedef struct partition {
@@ -326,7 +371,7 @@ static gpp_model *acts(const char *text)
     return model;
 }
 
-Test(profile, a_sweep_is_a_forward_two_recomputations_and_a_backward_of_every_layer)
+Test(profile, a_sweep_is_a_forward_a_recomputation_and_a_backward_of_every_layer)
 {
     gpp_model *model = acts("linear out=4; act id=1; act id=2");
     gpp_profile_options o = quick();
@@ -334,13 +379,13 @@ Test(profile, a_sweep_is_a_forward_two_recomputations_and_a_backward_of_every_la
     gpp_profile *p = take(model, 6, &o);
     for (int id = 1; id <= 2; id++) {
         cr_expect_eq(parity_count('F', id), 5, "2 for warming up and 3: %d", parity_count('F', id));
-        cr_expect_eq(parity_count('R', id), 10, "%d", parity_count('R', id));
+        cr_expect_eq(parity_count('R', id), 5, "%d", parity_count('R', id));
         cr_expect_eq(parity_count('B', id), 5, "%d", parity_count('B', id));
     }
     for (int e = 0; e < parity_diary_now.events; e++) {
         const parity_event *now = &parity_diary_now.event[e];
-        cr_expect_eq(now->kind, "FFRRRRBB"[e % 8], "event %d is %c", e, now->kind);
-        cr_expect_eq(now->id, "12121221"[e % 8] - '0', "event %d is of %d", e, now->id);
+        cr_expect_eq(now->kind, "FFRRBB"[e % 6], "event %d is %c", e, now->kind);
+        cr_expect_eq(now->id, "121221"[e % 6] - '0', "event %d is of %d", e, now->id);
         cr_expect(now->training && now->rows == 6 && now->i == 0);
         cr_expect_eq(now->checkpointing, now->kind == 'F');
         cr_expect_eq(now->recomputing, now->kind == 'R');
@@ -418,6 +463,60 @@ Test(profile, a_layer_that_fails_ends_it_and_is_named)
         cr_expect(balance[0] == -1 && balance[1] == -1);
         gpp_model_free(model);
     }
+}
+
+/* --- times of partitions ---------------------------------------------------------------------- */
+
+/* Operator k takes 2^k microseconds forwards: which ones a sum has can be read from it. */
+static unsigned ran(const partition *p, gpp__pass pass)
+{
+    gpp_operator_profile op[16] = {{0}};
+    for (int k = 0; k < 16; k++) {
+        bool keeps = pass == GPP__PASS_KEEP || pass == GPP__PASS_RECOMPUTE;
+        *(keeps ? &op[k].keep_us : &op[k].forward_us) = (double)(1 << k);
+    }
+    return (unsigned)gpp__program_us(p->program, pass, op);
+}
+
+static unsigned went_back(const partition *p)
+{
+    gpp_operator_profile op[16] = {{0}};
+    for (int k = 0; k < 16; k++)
+        op[k].backward_us = (double)(1 << k);
+    return (unsigned)gpp__program_backward_us(p->program, op);
+}
+
+Test(profile, a_partition_takes_the_time_of_the_operators_that_run)
+{
+    static const struct {
+        const char *why;
+        int from, to;
+        unsigned drop, keep, evaluate, recompute, backward; /* bit k: operator k */
+    } cases[] = {
+        {"nothing learns before the first linear layer", 0, 2, 3, 3, 3, 1, 2},
+        {"a view runs nowhere, but passes gradients on", 2, 4, 8, 8, 8, 0, 12},
+        {"dropout passes on in evaluation", 4, 7, 112, 112, 96, 48, 112},
+        {"what is in the boundary is not computed again", 4, 6, 48, 48, 32, 0, 48},
+        {"what no backward needs is not", 0, 6, 59, 59, 43, 3, 62},
+    };
+    /* bits 1: tanh, 2: linear, 4: flatten, 8: linear, 16: dropout, 32: tanh, 64: linear */
+    gpp_model *model =
+        acts("tanh; linear out=4; flatten; linear out=4; dropout p=0.5; tanh; linear out=2");
+    cr_assert_eq(model->network.nodes, 7);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        partition p;
+        compile(&p, model, cases[k].from, cases[k].to, 3);
+        const unsigned is[] = {ran(&p, GPP__PASS_DROP), ran(&p, GPP__PASS_KEEP),
+                               ran(&p, GPP__PASS_EVALUATE), ran(&p, GPP__PASS_RECOMPUTE),
+                               went_back(&p)};
+        const unsigned want[] = {cases[k].drop, cases[k].keep, cases[k].evaluate,
+                                 cases[k].recompute, cases[k].backward};
+        for (int w = 0; w < 5; w++)
+            cr_expect_eq(is[w], want[w], "%s: way %d: %#x, not %#x", cases[k].why, w, is[w],
+                         want[w]);
+        drop(&p);
+    }
+    gpp_model_free(model);
 }
 
 /* --- what goes in ----------------------------------------------------------------------------- */
@@ -530,6 +629,7 @@ Test(profile, wrong_calls_are_refused)
     const gpp_tensor few = {x, GPP_F32, 2, {1, 4}}, wide = {x, GPP_F32, 2, {2, 3}},
                      kind = {x, GPP_I64, 2, {2, 4}}, none = {NULL, GPP_F32, 2, {2, 4}},
                      flat = {x, GPP_F32, 1, {8}};
+    const char *const same[] = {"cpu:0"}, *const odd[] = {"toaster"}, *const missing[] = {NULL};
     gpp_model *model = acts("linear out=3"), *open = parity_model("linear out=3");
     const struct {
         const char *why;
@@ -547,75 +647,111 @@ Test(profile, wrong_calls_are_refused)
         {"negative time",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, -1, 0, 0, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, -1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "timeout_ms"},
         {"no time",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, NAN, 0, 0, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, NAN, 0, 0, 1, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "timeout_ms"},
         {"precision",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, NAN, 0, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, NAN, 0, 1, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "precision"},
         {"warm-up",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, -1, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, -1, 1, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "warmup"},
         {"no sweeps",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "max_sweeps"},
         {"no such device",
          model,
          2,
-         {sizeof(gpp_profile_options), "cpu:9999", 1, 0, 0, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), "cpu:9999", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
          GPP_ENODEV,
          "no core 9999"},
         {"no device",
          model,
          2,
-         {sizeof(gpp_profile_options), "toaster", 1, 0, 0, 1, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), "toaster", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "toaster"},
         {"rows of the sample",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &few, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &few, 0, 0, 0, 0},
          GPP_ESHAPE,
          "2 rows of (4)"},
         {"its width",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &wide, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &wide, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
         {"its type",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &kind, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &kind, 0, 0, 0, 0},
          GPP_ESHAPE,
          "float32"},
         {"its data",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &none, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &none, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
         {"its rank",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &flat, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &flat, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
+        {"fewer than none beside",
+         model,
+         2,
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, -1},
+         GPP_EINVAL,
+         "got -1"},
+        {"no list of devices beside",
+         model,
+         2,
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, NULL, 1},
+         GPP_EINVAL,
+         "beside is NULL"},
+        {"no device in it",
+         model,
+         2,
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, missing, 1},
+         GPP_EINVAL,
+         "beside[0]"},
+        {"no such kind of device beside",
+         model,
+         2,
+         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, odd, 1},
+         GPP_EINVAL,
+         "toaster"},
+        {"the device itself beside",
+         model,
+         2,
+         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, same, 1},
+         GPP_EINVAL,
+         "overlaps device \"cpu:0\""},
+        {"a part of it beside",
+         model,
+         2,
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, 1},
+         GPP_EINVAL,
+         "overlaps"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_error err = GPP_ERROR_INIT;
@@ -683,6 +819,129 @@ Test(profile, layers_run_on_the_cores_of_the_device)
             cr_expect(hwloc_bitmap_isset(core->cpuset, (unsigned)pu), "unit %d is not core 0's",
                       pu);
     hwloc_topology_destroy(topology);
+    gpp_model_free(model);
+}
+
+/* --- devices beside --------------------------------------------------------------------------- */
+
+/* meet: as look, on several threads; each of them waits once until `expected` are in a sweep. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int expected, here;
+    bool too_late;
+    cpu_set_t cores[2]; /* of those who met */
+    int fails_on;       /* a forward on this core alone fails, after `well` that do not; -1: none */
+    atomic_int well;
+    atomic_bool closed; /* the profile has been taken */
+    atomic_bool late;   /* a call when it was closed */
+} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, .fails_on = -1};
+
+static void meet_others(const cpu_set_t *cores)
+{
+    static _Thread_local bool met;
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 60; /* only a profile that runs one after the other waits so long */
+    pthread_mutex_lock(&meeting.lock);
+    if (!met && meeting.here < 2)
+        meeting.cores[meeting.here++] = *cores;
+    met = true;
+    pthread_cond_broadcast(&meeting.changed);
+    while (meeting.here < meeting.expected && !meeting.too_late)
+        meeting.too_late |= pthread_cond_timedwait(&meeting.changed, &meeting.lock, &end) != 0;
+    pthread_mutex_unlock(&meeting.lock);
+}
+
+static gpp_status meet_forward(gpp_call *call)
+{
+    cpu_set_t cores;
+    sched_getaffinity(0, sizeof cores, &cores);
+    if (atomic_load(&meeting.closed))
+        atomic_store(&meeting.late, true);
+    if (meeting.fails_on >= 0 && CPU_ISSET(meeting.fails_on, &cores) &&
+        atomic_fetch_sub(&meeting.well, 1) <= 0)
+        return gpp_call_fail(call, GPP_ENUMERIC, "on that core");
+    if (meeting.expected)
+        meet_others(&cores);
+    memcpy(call->out[0].data, call->in[0].data,
+           (size_t)(call->in[0].dim[0] * call->in[0].dim[1]) * sizeof(float));
+    return GPP_OK;
+}
+
+static const gpp_operator meet = {
+    .name = "meet", .infer = look_infer, .forward = meet_forward, .backward = look_backward};
+
+/* A hardware thread of core `core`, as the system counts them; -1: there is no such core, or it may
+ * not be used. */
+static int unit_of(int core)
+{
+    cpu_set_t may;
+    hwloc_topology_t topology;
+    hwloc_topology_init(&topology);
+    hwloc_topology_load(topology);
+    hwloc_obj_t obj = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)core);
+    int unit = obj ? hwloc_bitmap_first(obj->cpuset) : -1;
+    hwloc_topology_destroy(topology);
+    sched_getaffinity(0, sizeof may, &may);
+    return unit >= 0 && CPU_ISSET(unit, &may) ? unit : -1;
+}
+
+static gpp_model *meeting_model(void)
+{
+    gpp_model *model = parity_model(NULL);
+    parity_register(model, &meet);
+    cr_assert_eq(gpp_model_add_text(model, "linear out=4; meet", NULL), GPP_OK);
+    parity_input(model, 1, (int64_t[]){4});
+    return model;
+}
+
+static const char *const core_1[] = {"cpu:1"};
+
+Test(profile, a_device_beside_runs_the_same_at_the_same_time)
+{
+    if (unit_of(0) < 0 || unit_of(1) < 0)
+        cr_skip_test("cores 0 and 1 are not both there");
+    gpp_model *model = meeting_model();
+    gpp_profile_options o = quick();
+    o.beside = core_1;
+    o.beside_count = 1;
+    meeting.expected = 2;
+    gpp_profile *p = take(model, 3, &o);
+    atomic_store(&meeting.closed, true);
+    cr_expect_not(meeting.too_late, "they have never met");
+    for (int core = 0; core < 2; core++)
+        cr_expect_neq(CPU_ISSET(unit_of(core), &meeting.cores[0]),
+                      CPU_ISSET(unit_of(core), &meeting.cores[1]), "one of them is on core %d",
+                      core);
+    cr_expect(p->beside == 1 && p->threads == 1 && p->sweeps == 3);
+    cr_expect_str_eq(p->device, "cpu:0");
+    gpp_profile_free(p);
+    usleep(10000);
+    cr_expect_not(atomic_load(&meeting.late), "it is over when the profile is there");
+    gpp_model_free(model);
+}
+
+Test(profile, a_failure_on_any_device_ends_it)
+{
+    if (unit_of(0) < 0 || unit_of(1) < 0)
+        cr_skip_test("cores 0 and 1 are not both there");
+    gpp_model *model = meeting_model();
+    gpp_profile_options o = quick();
+    o.beside = core_1;
+    o.beside_count = 1;
+    o.max_sweeps = 1000;
+    for (int core = 0; core < 2; core++)
+        for (int well = 0; well < 6;
+             well++) { /* 2 forwards a sweep, the first of them to warm up */
+            gpp_error err = GPP_ERROR_INIT;
+            gpp_profile *p = (gpp_profile *)&err;
+            meeting.fails_on = unit_of(core);
+            atomic_store(&meeting.well, well);
+            cr_expect_eq(gpp_profile_new(&p, model, 3, &o, &err), GPP_ENUMERIC, "core %d, %d", core,
+                         well);
+            cr_expect(!p && err.layer == 1 && strstr(err.msg, "on that core"), "%s", err.msg);
+        }
     gpp_model_free(model);
 }
 
@@ -774,17 +1033,24 @@ static char *get(const scratch *s, size_t *length)
 }
 
 static const char golden[] =
-    "gridpipe-profile 1\n"
+    "gridpipe-profile 2\n"
     "device cpu:0-3,8\n"
     "threads 5\n"
+    "beside 3\n"
+    "bytes_per_us 17000\n"
     "rows 32 0 7 0\n"
     "sweeps 25\n"
     "precise 1\n"
     "layers 2\n"
+    "operators 3\n"
     "# label forward_ns recompute_ns recompute_last_ns backward_ns error_ns parameter_bytes "
     "activation_bytes output_bytes skip_bytes\n"
     "layer conv_1 12500 12801 0 30100 200 288 0 262144 9\n"
-    "layer b.relu-2 1 2 3 4 5 0 18446744073709551615 7 8\n";
+    "layer b.relu-2 1 2 3 4 5 0 18446744073709551615 7 8\n"
+    "# layer name forward_ns keep_ns backward_ns\n"
+    "operator 0 channels_last 500 501 100\n"
+    "operator 0 conv2d 12000 12300 30000\n"
+    "operator 1 my_relu 1 2 4\n";
 
 Test(profile, a_profile_in_a_file_is_the_one_that_was_written)
 {
@@ -794,15 +1060,20 @@ Test(profile, a_profile_in_a_file_is_the_one_that_was_written)
     size_t length;
     put(&s, golden, sizeof golden - 1);
     cr_assert_eq(gpp_profile_read(&p, s.path, &err), GPP_OK, "%s", err.msg);
-    cr_assert_eq(p->layers, 2);
+    cr_assert(p->layers == 2 && p->operators == 3);
     cr_expect_str_eq(p->device, "cpu:0-3,8");
-    cr_expect(p->threads == 5 && p->sweeps == 25 && p->precise);
+    cr_expect(p->threads == 5 && p->beside == 3 && p->bytes_per_us == 17000 && p->sweeps == 25 &&
+              p->precise);
     cr_expect(p->rows[0] == 32 && p->rows[1] == 0 && p->rows[2] == 7 && p->rows[3] == 0);
     cr_expect_str_eq(p->layer[0].label, "conv_1");
     cr_expect_eq(p->layer[0].forward_us, 12.5);
     cr_expect_eq(p->layer[0].recompute_us, 12.801);
     cr_expect_eq(p->layer[1].activation_bytes, SIZE_MAX);
     cr_expect_eq(p->layer[1].skip_bytes, 8);
+    cr_expect(p->op[0].layer == 0 && p->op[1].layer == 0 && p->op[2].layer == 1);
+    cr_expect_str_eq(p->op[2].name, "my_relu");
+    cr_expect(p->op[0].forward_us == 0.5 && p->op[1].keep_us == 12.3 &&
+              p->op[2].backward_us == 0.004);
     cr_assert_eq(gpp_profile_write(p, s.path, &err), GPP_OK, "%s", err.msg);
     cr_expect_str_eq(get(&s, &length), golden);
     gpp_profile_free(p);
@@ -813,6 +1084,15 @@ Test(profile, a_profile_in_a_file_is_the_one_that_was_written)
     cr_assert_eq(gpp_profile_write(p, s.path, &err), GPP_OK, "%s", err.msg);
     cr_assert_eq(gpp_profile_read(&again, s.path, &err), GPP_OK, "%s", err.msg);
     cr_expect(p->layers == again->layers && p->sweeps == again->sweeps);
+    cr_expect(p->bytes_per_us > 0 && p->bytes_per_us == again->bytes_per_us);
+    cr_assert_eq(p->operators, again->operators);
+    for (int k = 0; k < p->operators; k++) {
+        const gpp_operator_profile *a = &p->op[k], *b = &again->op[k];
+        cr_expect(a->layer == b->layer && strcmp(a->name, b->name) == 0);
+        cr_expect(a->forward_us == b->forward_us && a->keep_us == b->keep_us &&
+                      a->backward_us == b->backward_us,
+                  "times of operator %d are kept to the bit", k);
+    }
     for (int u = 0; u < p->layers; u++) {
         const gpp_layer_profile *a = &p->layer[u], *b = &again->layer[u];
         cr_expect_str_eq(a->label, b->label);
@@ -834,7 +1114,8 @@ static const struct damage {
     int line;
 } damages[] = {
     {"another kind of file", "gridpipe-profile", "gridpipe-model", 1},
-    {"a later version", "profile 1", "profile 10", 1},
+    {"an earlier version", "profile 2", "profile 1", 1},
+    {"a later version", "profile 2", "profile 20", 1},
     {"two spaces", "device ", "device  ", 2},
     {"no device", "device cpu:0-3,8", "device ", 2},
     {"two devices", "cpu:0-3,8", "cpu:0-3 cpu:8", 2},
@@ -843,29 +1124,43 @@ static const struct damage {
     {"a negative number", "threads 5", "threads -5", 3},
     {"no number", "threads 5", "threads five", 3},
     {"too large a number", "threads 5", "threads 2147483648", 3},
-    {"three rows", "rows 32 0 7 0", "rows 32 0 7", 4},
-    {"five rows", "rows 32 0 7 0", "rows 32 0 7 0 0", 4},
-    {"a number with something behind", "sweeps 25", "sweeps 25x", 5},
-    {"a number no type holds", "sweeps 25", "sweeps 99999999999999999999999999", 5},
-    {"neither 0 nor 1", "precise 1", "precise 2", 6},
-    {"a key that is not expected", "layers 2", "layer 2", 7},
-    {"too many layers", "layers 2", "layers 1048577", 7},
-    {"more layers than there are", "layers 2", "layers 3", 11},
-    {"fewer layers than there are", "layers 2", "layers 1", 10},
-    {"no label", "layer conv_1 ", "layer ", 9},
-    {"a label that is none", "conv_1", "conv\"1", 9},
+    {"a line of the version before", "beside 3\n", "", 4},
+    {"a speed with a fraction", "us 17000", "us 1.7", 5},
+    {"three rows", "rows 32 0 7 0", "rows 32 0 7", 6},
+    {"five rows", "rows 32 0 7 0", "rows 32 0 7 0 0", 6},
+    {"a number with something behind", "sweeps 25", "sweeps 25x", 7},
+    {"a number no type holds", "sweeps 25", "sweeps 99999999999999999999999999", 7},
+    {"neither 0 nor 1", "precise 1", "precise 2", 8},
+    {"a key that is not expected", "layers 2", "layer 2", 9},
+    {"too many layers", "layers 2", "layers 1048577", 9},
+    {"more layers than there are", "layers 2", "layers 3", 15},
+    {"fewer layers than there are", "layers 2", "layers 1", 13},
+    {"too many operators", "operators 3", "operators 16777217", 10},
+    {"more operators than there are", "operators 3", "operators 4", 18},
+    {"fewer operators than there are", "operators 3", "operators 2", 17},
+    {"no label", "layer conv_1 ", "layer ", 12},
+    {"a label that is none", "conv_1", "conv\"1", 12},
     {"too long a label", "conv_1",
-     "c0000000000000000000000000000000000000000000000000000000000000000", 9},
-    {"a time below zero", "12500", "-1", 9},
-    {"a time with a fraction", "12500", "12.5", 9},
-    {"a time that is too long", "12500", "9007199254740993", 9},
-    {"more bytes than there can be", "18446744073709551615", "18446744073709551616", 10},
-    {"many more", "18446744073709551615", "184467440737095516160", 10},
-    {"a number too many", "7 8\n", "7 8 9\n", 10},
-    {"a number too few", "7 8\n", "7\n", 10},
-    {"a space at the end", "7 8\n", "7 8 \n", 10},
-    {"a line too many", "7 8\n", "7 8\n\n", 11},
-    {"no end of the last line", "7 8\n", "7 8", 10},
+     "c0000000000000000000000000000000000000000000000000000000000000000", 12},
+    {"a time below zero", "12500", "-1", 12},
+    {"a time with a fraction", "12500", "12.5", 12},
+    {"a time that is too long", "12500", "9007199254740993", 12},
+    {"more bytes than there can be", "18446744073709551615", "18446744073709551616", 13},
+    {"many more", "18446744073709551615", "184467440737095516160", 13},
+    {"a number too many", "7 8\n", "7 8 9\n", 13},
+    {"a number too few", "7 8\n", "7\n", 13},
+    {"a space at the end", "7 8\n", "7 8 \n", 13},
+    {"an operator of no layer", "operator 1 ", "operator 2 ", 17},
+    {"an operator of an earlier layer", "operator 0 channels_last", "operator 1 channels_last", 16},
+    {"an operator without a layer", "operator 1 my_relu", "operator my_relu", 17},
+    {"an operator without a name", "operator 1 my_relu", "operator 1", 17},
+    {"a name that is none", "my_relu", "my/relu", 17},
+    {"too long a name", "my_relu", "m0000000000000000000000000000000", 17},
+    {"an operator's time that is too long", "30000", "9007199254740993", 16},
+    {"a time too few", "1 2 4\n", "1 2\n", 17},
+    {"a time too many", "1 2 4\n", "1 2 4 8\n", 17},
+    {"a line too many", "1 2 4\n", "1 2 4\n\n", 18},
+    {"no end of the last line", "1 2 4\n", "1 2 4", 17},
     {"a carriage return", "threads 5\n", "threads 5\r\n", 3},
 };
 
@@ -899,7 +1194,7 @@ Test(profile, a_file_that_ends_too_early_anywhere_is_refused)
         put(&s, golden, length);
         cr_expect_eq(gpp_profile_read(&p, s.path, NULL), GPP_ESYNTAX, "%zu bytes", length);
     }
-    put(&s, "gridpipe-profile 1\ndevice a\0b\n", 30);
+    put(&s, "gridpipe-profile 2\ndevice a\0b\n", 30);
     gpp_profile *p;
     cr_expect_eq(gpp_profile_read(&p, s.path, NULL), GPP_ESYNTAX, "a zero byte");
     unlink(s.path);
@@ -925,6 +1220,21 @@ Test(profile, what_cannot_be_written_or_read_is_an_error)
         cr_expect_eq(err.layer, 0);
     }
     layer.backward_us = 0;
+    p.bytes_per_us = INFINITY;
+    cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_EINVAL, "no speed");
+    p.bytes_per_us = 0;
+    gpp_operator_profile op = {.layer = 1, .name = "b"};
+    p.operators = 1;
+    p.op = &op;
+    cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_EINVAL, "of no layer");
+    op.layer = 0;
+    cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_OK);
+    op.keep_us = NAN;
+    cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_EINVAL, "no time");
+    op.keep_us = 0;
+    op.name[0] = 0;
+    cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_EINVAL, "no name");
+    p.operators = 0;
     layer.label[0] = ' ';
     cr_expect_eq(gpp_profile_write(&p, s.path, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_profile_write(NULL, s.path, NULL), GPP_EINVAL);
