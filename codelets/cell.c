@@ -158,6 +158,7 @@ static gpp__cell_io cell_io(const gpp__cell *c, void *buffers[])
     gpp__cell_io io = {
         .params = buffer(c, buffers, GPP__ROLE_PARAMS),
         .tape = buffer(c, buffers, GPP__ROLE_TAPE),
+        .kept = buffer(c, buffers, GPP__ROLE_KEPT),
         .grads = buffer(c, buffers, GPP__ROLE_GRADS),
         .accumulate = !c->first,
         .stats = stats ? stats + (size_t)c->i * c->stage->stats_bytes : NULL,

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* --- making ----------------------------------------------------------------------------------- */
 
@@ -169,6 +170,7 @@ void gpp__program_free(gpp__program *p)
         free(p->way[w].runs);
         free(p->way[w].scratch_at);
     }
+    gpp__phase_free(p->phase);
     free(p->grad);
     free(p->port);
     free(p->local);
@@ -193,6 +195,8 @@ static char *block_of(const gpp__cell_io *io, gpp__place at)
         return io->out[at.port];
     case GPP__AT_TAPE:
         return io->tape;
+    case GPP__AT_KEPT:
+        return io->kept;
     case GPP__AT_SCRATCH:
         return io->scratch;
     case GPP__AT_GRAD_OUT:
@@ -230,9 +234,37 @@ static char *data_of(const gpp__local *v, char *base)
 }
 
 /* A value's data is behind the head of the value whose memory it is, in whose place it is found. */
-static char *data_in(const gpp__program *p, const gpp__way *way, int v, const gpp__cell_io *cell)
+static char *data_at(const gpp__program *p, const int root[], int v, gpp__place place,
+                     const gpp__cell_io *cell)
 {
-    return data_of(&p->local[way->root[v]], at(cell, way->read[v]));
+    return data_of(&p->local[root[v]], at(cell, place));
+}
+
+/* A call of a step on its way. @param room  [2 · GPP__MAX_TENSORS] for its places */
+static gpp__action call_of(const gpp__program *p, const gpp__way *way, int k, gpp__place room[])
+{
+    const gpp__step *s = &p->step[k];
+    int ins = s->layer->in_count;
+    for (int t = 0; t < ins; t++)
+        room[t] = way->read[s->in[t]];
+    for (int t = 0; t < s->layer->out_count; t++)
+        room[ins + t] = way->write[s->out[t]];
+    return (gpp__action){.step = k, .at = room, .scratch_at = way->scratch_at[k]};
+}
+
+/* The backward of a step that finds everything where keeping forwards leave it. */
+static gpp__action back_of(const gpp__program *p, int k, gpp__place room[])
+{
+    const gpp__step *s = &p->step[k];
+    const gpp__way *way = &p->way[GPP__PASS_KEEP];
+    int ins = s->layer->in_count;
+    for (int t = 0; t < ins + s->layer->out_count; t++)
+        room[t] = way->read[t < ins ? s->in[t] : s->out[t - ins]];
+    return (gpp__action){.step = k,
+                         .back = true,
+                         .at = room,
+                         .saved = {GPP__AT_TAPE, 0, s->saved_at},
+                         .scratch_at = s->backward_scratch_at};
 }
 
 static void layer_memory(const gpp__program *p, int k, const gpp__cell_io *cell, gpp__io *io)
@@ -276,56 +308,57 @@ static gpp_status refuse_none(const gpp__run *run, const gpp__layer *l, int t)
                            skip ? skip->name : "", skip ? "\"" : "", run->micro_batch);
 }
 
-/* Inputs of step k. False when one is absent that must not be; *none when the first one is. */
-static bool gather_inputs(const gpp__program *p, const gpp__way *way, int k,
+/* Inputs of a call. False when one is absent that must not be. */
+static bool gather_inputs(const gpp__program *p, const int root[], const gpp__action *call,
                           const gpp__cell_io *cell, const void *in[], int *missing)
 {
-    const gpp__step *s = &p->step[k];
+    const gpp__step *s = &p->step[call->step];
     *missing = -1;
     for (int t = 0; t < s->layer->in_count; t++) {
-        in[t] = data_in(p, way, s->in[t], cell);
-        if (!in[t] && p->local[way->root[s->in[t]]].value->optional)
+        in[t] = data_at(p, root, s->in[t], call->at[t], cell);
+        if (!in[t] && p->local[root[s->in[t]]].value->optional)
             *missing = t;
     }
     return *missing < 0 || s->layer->op->takes_none || s->layer->op->passes_none;
 }
 
-static void mark_outputs(const gpp__program *p, const gpp__way *way, int k,
-                         const gpp__cell_io *cell, uint32_t absent)
+static void mark_outputs(const gpp__program *p, const gpp__action *call, const gpp__cell_io *cell,
+                         uint32_t absent)
 {
-    const gpp__step *s = &p->step[k];
+    const gpp__step *s = &p->step[call->step];
     for (int t = 0; t < s->layer->out_count; t++)
         if (p->local[s->out[t]].value->optional)
-            set_present(at(cell, way->write[s->out[t]]), !(absent >> t & 1));
+            set_present(at(cell, call->at[s->layer->in_count + t]), !(absent >> t & 1));
 }
 
-static gpp_status forward_step(const gpp__program *p, const gpp__way *way, int k, bool keeps,
+static gpp_status forward_step(const gpp__program *p, const int root[], const gpp__action *call,
                                const gpp__run *run, const gpp__cell_io *cell)
 {
+    int k = call->step;
     const gpp__step *s = &p->step[k];
     const gpp__layer *l = s->layer;
     uint32_t absent = 0;
     int missing;
-    gpp__io io = {.scratch = cell->scratch ? cell->scratch + way->scratch_at[k] : NULL,
+    gpp__io io = {.scratch = cell->scratch ? cell->scratch + call->scratch_at : NULL,
                   .absent = &absent};
-    if (!gather_inputs(p, way, k, cell, io.in, &missing))
+    if (!gather_inputs(p, root, call, cell, io.in, &missing))
         return refuse_none(run, l, missing);
     if (missing == 0 && l->op->passes_none) {
-        mark_outputs(p, way, k, cell, 1);
+        mark_outputs(p, call, cell, 1);
         return GPP_OK;
     }
     for (int t = 0; t < l->out_count; t++) {
-        char *base = at(cell, way->write[s->out[t]]);
+        char *base = at(cell, call->at[l->in_count + t]);
         io.out[t] = base ? base + gpp__local_lead(&p->local[s->out[t]]) : NULL;
     }
-    if (keeps && s->active && s->kernel.saved_bytes)
-        io.saved = cell->tape + s->saved_at;
+    if (call->keeps && s->active && s->kernel.saved_bytes)
+        io.saved = at(cell, call->saved);
     if (cell->stats && s->records && run->training && !run->recomputing)
         io.stats = cell->stats + p->stage->stats_at[k - 1];
     layer_memory(p, k, cell, &io);
     gpp_status status = l->op->forward(&s->kernel, run, &io);
     if (status == GPP_OK)
-        mark_outputs(p, way, k, cell, absent);
+        mark_outputs(p, call, cell, absent);
     return status;
 }
 
@@ -336,7 +369,7 @@ static gpp_status copy_out(const gpp__program *p, const gpp__way *way, int v, co
 {
     const gpp__local *l = &p->local[v];
     char *to = cell->out[l->out_port];
-    const char *from = data_in(p, way, v, cell);
+    const char *from = data_at(p, way->root, v, way->read[v], cell);
     if (!to)
         return GPP_OK;
     if (!from) {
@@ -361,26 +394,65 @@ static void clear_outputs(const gpp__program *p, gpp__pass pass, const gpp__cell
         memset(cell->stats, 0, p->stage->stats_bytes);
 }
 
+static void note_lap(const gpp__cell_io *cell, int k)
+{
+    struct timespec now;
+    if (!cell->lap)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    cell->lap[k - 1] = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Where step k saves for its backward on this way, GPP__AT_NOWHERE: it does not. */
+static gpp__place saves(const gpp__program *p, gpp__pass pass, int k)
+{
+    if (pass == GPP__PASS_KEEP || pass == GPP__PASS_RECOMPUTE)
+        return (gpp__place){GPP__AT_TAPE, 0, p->step[k].saved_at};
+    return pass == GPP__PASS_DROP && p->phase ? p->phase->kept_saved[k]
+                                              : (gpp__place){GPP__AT_NOWHERE, 0, 0};
+}
+
+/* The script's moves up to the first backward one. */
+static gpp_status recompute_by_script(const gpp__program *p, const gpp__run *run,
+                                      const gpp__cell_io *cell)
+{
+    gpp_status status = GPP_OK;
+    for (int q = 0; status == GPP_OK && q < p->phase->split; q++) {
+        const gpp__action *call = &p->phase->call[q];
+        status = forward_step(p, p->way[GPP__PASS_KEEP].root, call, run, cell);
+        if (status != GPP_OK)
+            return blame(run, p->step[call->step].layer, status, "recomputation");
+    }
+    return GPP_OK;
+}
+
 gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
+    gpp__place room[2 * GPP__MAX_TENSORS];
     if (p->empty) {
         clear_outputs(p, pass, cell);
         return GPP_OK;
     }
+    if (pass == GPP__PASS_RECOMPUTE && p->phase)
+        return recompute_by_script(p, run, cell);
     const gpp__way *way = &p->way[pass];
-    bool keeps = pass == GPP__PASS_KEEP || pass == GPP__PASS_RECOMPUTE;
     for (int k = 1; k <= p->steps; k++) {
         const gpp__step *s = &p->step[k];
         gpp_status status = GPP_OK;
-        if (way->runs[k])
-            status = forward_step(p, way, k, keeps, run, cell);
+        if (way->runs[k]) {
+            gpp__action call = call_of(p, way, k, room);
+            call.saved = saves(p, pass, k);
+            call.keeps = call.saved.block != GPP__AT_NOWHERE;
+            status = forward_step(p, way->root, &call, run, cell);
+        }
         for (int t = 0; status == GPP_OK && t < s->layer->out_count; t++)
             if (way->copies[s->out[t]])
                 status = copy_out(p, way, s->out[t], run, cell);
         if (status != GPP_OK)
             return blame(run, s->layer, status,
                          pass == GPP__PASS_RECOMPUTE ? "recomputation" : "forward");
+        note_lap(cell, k);
     }
     return GPP_OK;
 }
@@ -411,14 +483,15 @@ static void add_floats(float *restrict sum, const float *restrict x, size_t coun
 
 /* The gradient of input `t` of a view: the sum of those of the outputs that are this input, in
  * their order. */
-static void backward_view(const gpp__program *p, int k, int t, const gpp__cell_io *cell)
+static void backward_view(const gpp__program *p, const gpp__action *call, int t,
+                          const gpp__cell_io *cell)
 {
-    const gpp__step *s = &p->step[k];
+    const gpp__step *s = &p->step[call->step];
     int v = s->in[t];
-    const gpp__way *way = &p->way[GPP__PASS_KEEP];
+    const int *root = p->way[GPP__PASS_KEEP].root;
     if (!p->local[v].grad)
         return;
-    char *sum = grad_room(p, v, data_in(p, way, v, cell), cell);
+    char *sum = grad_room(p, v, data_at(p, root, v, call->at[t], cell), cell);
     bool begun = false;
     for (int o = 0; sum && o < s->layer->out_count; o++) {
         char *part = gpp__view_source(s->layer, o) == t ? grad_of(p, s->out[o], cell) : NULL;
@@ -451,18 +524,19 @@ static void pass_zeros(const gpp__program *p, int k, const gpp__cell_io *cell, c
             memset(io->grad_in[t], 0, p->local[s->in[t]].exact);
 }
 
-static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *run,
+static gpp_status backward_step(const gpp__program *p, const gpp__action *call, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
+    int k = call->step;
     const gpp__step *s = &p->step[k];
     const gpp__layer *l = s->layer;
-    const gpp__way *way = &p->way[GPP__PASS_KEEP];
+    const int *root = p->way[GPP__PASS_KEEP].root;
     const void *in[GPP__MAX_TENSORS];
     int missing;
-    gpp__io io = {.scratch = cell->scratch ? cell->scratch + s->backward_scratch_at : NULL,
+    gpp__io io = {.scratch = cell->scratch ? cell->scratch + call->scratch_at : NULL,
                   .accumulate = cell->accumulate};
     bool any = false;
-    gather_inputs(p, way, k, cell, in, &missing);
+    gather_inputs(p, root, call, cell, in, &missing);
     for (int t = 0; t < l->in_count; t++) {
         io.grad_in[t] = grad_room(p, s->in[t], in[t], cell);
         if (l->op->backward_needs & GPP_NEEDS_INPUT)
@@ -474,7 +548,7 @@ static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *ru
         io.grad_out[t] = grad_of(p, s->out[t], cell);
         any |= io.grad_out[t] != NULL;
         if (l->op->backward_needs & GPP_NEEDS_OUTPUT)
-            io.out[t] = data_in(p, way, s->out[t], cell);
+            io.out[t] = data_at(p, root, s->out[t], call->at[l->in_count + t], cell);
     }
     if (missing == 0 && l->op->passes_none)
         return GPP_OK;
@@ -483,7 +557,7 @@ static gpp_status backward_step(const gpp__program *p, int k, const gpp__run *ru
         return GPP_OK;
     }
     if (s->kernel.saved_bytes)
-        io.saved = cell->tape + s->saved_at;
+        io.saved = at(cell, call->saved);
     layer_memory(p, k, cell, &io);
     if (s->trains)
         io.grads = cell->grads + p->stage->grad_at[k - 1];
@@ -502,26 +576,58 @@ static void clear_inputs(const gpp__program *p, const gpp__cell_io *cell, bool a
     }
 }
 
+static gpp_status go_back(const gpp__program *p, const gpp__action *call, const gpp__run *run,
+                          const gpp__cell_io *cell)
+{
+    const gpp__step *s = &p->step[call->step];
+    if (!s->active) {
+        zero_grads(p, call->step, cell);
+        return GPP_OK;
+    }
+    for (int t = 0; s->view && t < s->layer->in_count; t++)
+        backward_view(p, call, t, cell);
+    gpp_status status = s->view ? GPP_OK : backward_step(p, call, run, cell);
+    return status == GPP_OK ? GPP_OK : blame(run, s->layer, status, "backward");
+}
+
+/* The script's moves from the first backward one on. */
+static gpp_status backward_by_script(const gpp__program *p, const gpp__run *run,
+                                     const gpp__cell_io *cell)
+{
+    gpp__run again = *run;
+    gpp_status status = GPP_OK;
+    again.recomputing = true;
+    for (int q = p->phase->split; status == GPP_OK && q < p->phase->calls; q++) {
+        const gpp__action *call = &p->phase->call[q];
+        if (call->back) {
+            status = go_back(p, call, run, cell);
+            continue;
+        }
+        status = forward_step(p, p->way[GPP__PASS_KEEP].root, call, &again, cell);
+        if (status != GPP_OK)
+            return blame(run, p->step[call->step].layer, status, "recomputation");
+    }
+    return status;
+}
+
 gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
                                  const gpp__cell_io *cell)
 {
+    gpp__place room[2 * GPP__MAX_TENSORS];
     clear_inputs(p, cell, p->empty);
     if (p->empty) {
         for (int k = 1; k <= p->steps; k++)
             zero_grads(p, k, cell);
         return GPP_OK;
     }
+    if (p->phase)
+        return backward_by_script(p, run, cell);
     for (int k = p->steps; k >= 1; k--) {
-        const gpp__step *s = &p->step[k];
-        if (!s->active) {
-            zero_grads(p, k, cell);
-            continue;
-        }
-        for (int t = 0; s->view && t < s->layer->in_count; t++)
-            backward_view(p, k, t, cell);
-        gpp_status status = s->view ? GPP_OK : backward_step(p, k, run, cell);
+        gpp__action call = back_of(p, k, room);
+        gpp_status status = go_back(p, &call, run, cell);
         if (status != GPP_OK)
-            return blame(run, s->layer, status, "backward");
+            return status;
+        note_lap(cell, k);
     }
     return GPP_OK;
 }

@@ -13,6 +13,10 @@
  *   recompute  refills the tape from the boundary in; operators whose results the backward does not
  * need, or finds in the boundary out, do not run
  *
+ * With a *script* (gpp__program_follow) drop keeps a part, in a block of its own; recompute does
+ * the script's moves up to the first backward one, and the backward does the others, forwards and
+ * backwards.
+ *
  * Invariant: each way computes a given value by the same kernel call on the same bytes, so tape and
  * outputs are identical bit for bit.
  */
@@ -70,12 +74,16 @@ typedef struct gpp__cell_io {
     const char *const *in; /* [ins] */
     char *const *out;      /* [outs] */
     char *tape;
+    char *kept;                  /* with a script */
     const char *const *grad_out; /* [outs] */
     char *const *grad_in;        /* [ins]; NULL: not wanted */
     char *grads;
     bool accumulate;
     char *stats; /* this micro-batch's record; NULL when nothing is to be recorded */
     char *scratch;
+    int64_t *lap; /* [count of the stage] out: when each operator that runs has ended, nanoseconds
+                     of CLOCK_MONOTONIC; a step that does not run is left alone or ends with the one
+                     before. NULL: not wanted */
 } gpp__cell_io;
 
 typedef enum gpp__pass {
@@ -98,6 +106,7 @@ typedef struct gpp__port {
 /** What a program needs. Flags depend on the layers alone, not on the rows. */
 typedef struct gpp__program_info {
     size_t tape_bytes, scratch_bytes; /* scratch: the most of all ways */
+    size_t kept_bytes;                /* 0 without a script */
     const gpp__port *in, *out;        /* [ins], [outs] of the stage */
 } gpp__program_info;
 
@@ -110,6 +119,39 @@ gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage,
                             const int64_t rows[GPP__BATCHES], int threads, const uint8_t flow[],
                             gpp_error *err);
 void gpp__program_free(gpp__program *program);
+
+/* --- keeping a part --- */
+
+/** Consecutive operators that are kept, or computed again, together: nothing is overwritten in
+ * place across their ends. */
+typedef struct gpp__section {
+    int first, count; /* operators of the stage, from 0 */
+    size_t tape;      /* bytes its backward reads of what its forward makes */
+    size_t input;     /* bytes that it or later ones read of what earlier ones make (not ports) */
+    size_t extra;     /* those of them that no backward reads */
+} gpp__section;
+/** @param section  [operators of the stage] out  @param sections  out: how many there are */
+gpp_status gpp__program_sections(const gpp__program *program, gpp__section section[], int *sections,
+                                 gpp_error *err);
+
+/** A move of the backward phase: an operator of the stage, from 0, forwards again or backwards. */
+typedef struct gpp__move {
+    bool back;
+    int op;
+} gpp__move;
+
+/**
+ * From now on what the moves find missing is kept by the forward, and nothing else is: drop,
+ * recompute and the backward follow the script; keep is not used any more.
+ *
+ * Every operator goes back once, the last first. Forward moves are of whole sections, in their
+ * order; operators whose results nobody asks for are left out. Another script may follow.
+ *
+ * @return GPP_OK, GPP_EINVAL (moves that are not of whole sections), GPP_ENOMEM; the program can
+ * only be freed then
+ */
+gpp_status gpp__program_follow(gpp__program *program, const gpp__move move[], int moves,
+                               gpp_error *err);
 const gpp__program_info *gpp__program_get_info(const gpp__program *program);
 
 /** On failure the record names the layer. */

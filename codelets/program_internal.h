@@ -3,6 +3,7 @@
 #ifndef GPP_CODELETS_PROGRAM_INTERNAL_H
 #define GPP_CODELETS_PROGRAM_INTERNAL_H
 
+#include "codelets/arena.h"
 #include "codelets/program.h"
 
 /** The blocks a tensor can be in, and its place there. */
@@ -11,6 +12,7 @@ typedef enum gpp__block {
     GPP__AT_IN, /* a port's memory: in-port, out-port, or their gradients */
     GPP__AT_OUT,
     GPP__AT_TAPE,
+    GPP__AT_KEPT,
     GPP__AT_SCRATCH,
     GPP__AT_GRAD_OUT,
     GPP__AT_GRAD_IN
@@ -54,7 +56,25 @@ typedef struct gpp__way {
     bool *copies;             /* [locals] a value goes out by copy, from where it is read */
     bool *runs;               /* [steps + 1] step k calls its kernel */
     size_t *scratch_at;       /* [steps + 1] */
+    size_t scratch_bytes;
 } gpp__way;
+
+/** One move of a phase: a step forwards or backwards, and where its tensors are. */
+typedef struct gpp__action {
+    int step;
+    bool back, keeps;     /* keeps: forwards, it saves what it saves for its backward */
+    const gpp__place *at; /* its inputs, then its outputs */
+    gpp__place saved;
+    size_t scratch_at;
+} gpp__action;
+
+/** A recomputation and a backward that follow a script (program.h). */
+typedef struct gpp__phase {
+    int calls, split;       /* those before `split` are the recomputation's */
+    gpp__action *call;      /* [calls] */
+    gpp__place *place;      /* of all calls */
+    gpp__place *kept_saved; /* [steps + 1] where the forward saves; GPP__AT_NOWHERE: it does not */
+} gpp__phase;
 
 struct gpp__program {
     gpp__program_info info;
@@ -69,7 +89,8 @@ struct gpp__program {
     gpp__local *local; /* [locals] */
     gpp__port *port;   /* [ins + outs] what info points to */
     gpp__way way[GPP__PASSES];
-    gpp__place *grad; /* [locals] */
+    gpp__place *grad;  /* [locals] */
+    gpp__phase *phase; /* NULL: everything is kept, or recomputed at once */
 };
 
 /** The head of an optional value, and its data. */
@@ -84,7 +105,45 @@ static inline int gpp__view_source(const gpp__layer *l, int out)
     return out < l->in_count ? out : l->in_count - 1;
 }
 
+/** The grouping of values for training or for evaluation, by value; what is said of a version or
+ * group stands at the value that names it. */
+typedef struct gpp__grouping {
+    int *version, *group;
+    int *last;        /* of a version: last step that reads it */
+    bool *kept;       /* of a version */
+    bool *held;       /* of a version: a value of it goes out */
+    bool *group_kept; /* of a group */
+    int *out;         /* of a group: the out-port it is in, -1: none */
+    bool *copies;     /* of a value: goes out by copy */
+    size_t *bytes;    /* of a group */
+    size_t *tape_at;  /* of a group */
+} gpp__grouping;
+
+/** False: no memory; release it all the same. */
+bool gpp__grouping_init(gpp__grouping *g, int locals);
+void gpp__grouping_release(gpp__grouping *g);
+/** For training, or for evaluation. */
+void gpp__group_values(const gpp__program *p, bool evaluate, gpp__grouping *g);
+
+static inline bool gpp__is_view(const gpp__step *s, bool evaluate)
+{
+    return evaluate ? s->passes : s->view;
+}
+
 /** Fills all but steps and locals. */
 gpp_status gpp__program_place(gpp__program *p, gpp_error *err);
+
+/** Places in scratch of a way whose tensors have their blocks. */
+gpp_status gpp__place_scratch(const gpp__program *p, const gpp__grouping *g, gpp__way *way,
+                              gpp_error *err);
+/**
+ * Places of gradients and of the backward's workspaces.
+ * @param when   [steps + 1] time of each step's backward; NULL: one after the other from 0
+ * @param more   [count] what else is in the same scratch, on the same clock; gets its offsets
+ * @param total  out: bytes of scratch
+ */
+gpp_status gpp__place_grads(gpp__program *p, const int when[], gpp__span more[], size_t count,
+                            size_t *total, gpp_error *err);
+void gpp__phase_free(gpp__phase *phase);
 
 #endif

@@ -49,7 +49,7 @@ static gpp_status given_balance(gpp_pipe *p, const int *balance, gpp_error *err)
  * at the roughly ten flops a core can do while one byte comes from memory. Renaming a tensor costs
  * nothing.
  */
-static double guess_cost(const gpp__layer *l)
+double gpp__guess_cost(const gpp__layer *l)
 {
     enum { FLOPS_PER_BYTE = 10 };
     if (l->op->is_view && l->op->is_view(l))
@@ -71,7 +71,7 @@ static gpp_status automatic_balance(gpp_pipe *p, gpp_error *err)
         return gpp__fail(err, GPP_ENOMEM, "costs of %d layers", p->model->count);
     for (int u = 0; u < p->model->count; u++)
         for (int k = p->network->first[u]; k < p->network->first[u + 1]; k++)
-            cost[u] += guess_cost(&p->network->node[k]);
+            cost[u] += gpp__guess_cost(&p->network->node[k]);
     gpp_status status =
         gpp_balance_minmax((size_t)p->model->count, cost, (size_t)p->partitions, p->balance, err);
     free(cost);

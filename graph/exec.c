@@ -15,7 +15,10 @@ static void progset_free(gpp_pipe *p, gpp__progset *s)
 {
     for (int j = 0; s->program && j < p->partitions; j++)
         gpp__program_free(s->program[j]);
+    for (int j = 0; s->script && j < p->partitions; j++)
+        free(s->script[j]);
     free(s->program);
+    free(s->script);
     free(s);
 }
 
@@ -33,21 +36,26 @@ static gpp_status fill_progset(gpp_pipe *p, gpp__progset *s, gpp_error *err)
     gpp_status status = GPP_OK;
     for (int j = 0; status == GPP_OK && j < p->partitions; j++)
         status = gpp__program_new(&s->program[j], &p->stage[j], s->rows.rows,
-                                  gpp__pool_threads(p->state[p->device_of[j]].cpu.pool), flow, err);
+                                  p->device_threads[p->device_of[j]], flow, err);
     free(flow);
     return status;
 }
 
-static gpp_status progset_new(gpp_pipe *p, const gpp__batch *rows, bool grad_input,
-                              gpp__progset **set, gpp_error *err)
+/* A set as `wanted` says, without programs. */
+static gpp_status progset_new(gpp_pipe *p, const gpp__progset *wanted, gpp__progset **set,
+                              gpp_error *err)
 {
     gpp__progset *s = calloc(1, sizeof *s);
-    if (!s || !(s->program = calloc((size_t)p->partitions, sizeof *s->program))) {
-        free(s);
+    if (s) {
+        *s = *wanted;
+        s->program = calloc((size_t)p->partitions, sizeof *s->program);
+        s->script = calloc((size_t)p->partitions, sizeof *s->script);
+    }
+    if (!s || !s->program || !s->script) {
+        if (s)
+            progset_free(p, s);
         return gpp__fail(err, GPP_ENOMEM, "programs of %d partitions", p->partitions);
     }
-    s->rows = *rows;
-    s->grad_input = grad_input;
     gpp_status status = fill_progset(p, s, err);
     if (status == GPP_OK)
         *set = s;
@@ -56,13 +64,22 @@ static gpp_status progset_new(gpp_pipe *p, const gpp__batch *rows, bool grad_inp
     return status;
 }
 
-static gpp_status progset_get(gpp_pipe *p, const gpp__batch *rows, bool grad_input,
-                              gpp__progset **set, gpp_error *err)
+static bool is_wanted(const gpp__progset *s, const gpp__progset *wanted)
+{
+    return same_rows(&s->rows, &wanted->rows) && s->grad_input == wanted->grad_input &&
+           s->copies == wanted->copies && same_rows(&s->step[0], &wanted->step[0]) &&
+           same_rows(&s->step[1], &wanted->step[1]);
+}
+
+/* @param made  out: its programs follow no script yet */
+static gpp_status progset_get(gpp_pipe *p, const gpp__progset *wanted, gpp__progset **set,
+                              bool *made, gpp_error *err)
 {
     gpp__progset **free_place = NULL;
+    *set = NULL;
     for (int k = 0; k < GPP__PROGSETS; k++) {
         gpp__progset *s = p->progset[k];
-        if (s && same_rows(&s->rows, rows) && s->grad_input == grad_input) {
+        if (s && is_wanted(s, wanted)) {
             s->users++;
             *set = s;
             return GPP_OK;
@@ -70,14 +87,16 @@ static gpp_status progset_get(gpp_pipe *p, const gpp__batch *rows, bool grad_inp
         if (!s)
             free_place = &p->progset[k];
     }
-    gpp_status status = progset_new(p, rows, grad_input, free_place, err);
-    *set = status == GPP_OK ? *free_place : NULL;
-    if (*set)
-        (*set)->users = 1;
-    return status;
+    gpp_status status = progset_new(p, wanted, free_place, err);
+    if (status != GPP_OK)
+        return status;
+    *set = *free_place;
+    (*set)->users = 1;
+    *made = true;
+    return GPP_OK;
 }
 
-static void progset_put(gpp_pipe *p, gpp__progset *s)
+void gpp__progset_put(gpp_pipe *p, gpp__progset *s)
 {
     if (!s || --s->users)
         return;
@@ -85,6 +104,32 @@ static void progset_put(gpp_pipe *p, gpp__progset *s)
         if (p->progset[k] == s)
             p->progset[k] = NULL;
     progset_free(p, s);
+}
+
+gpp_status gpp__progsets_get(gpp_pipe *p, const gpp__batch *full, const gpp__batch *last, int m,
+                             bool grad_input, bool trains, gpp__progset *set[2], gpp_error *err)
+{
+    gpp__progset wanted = {.rows = *full, .grad_input = grad_input};
+    bool budget = trains && p->checkpoint == GPP_CHECKPOINT_BUDGET, made = false;
+    if (budget) {
+        wanted.copies = m;
+        wanted.step[0] = *full;
+        wanted.step[1] = *last;
+    }
+    set[0] = set[1] = NULL;
+    gpp_status status = progset_get(p, &wanted, &set[0], &made, err);
+    wanted.rows = *last;
+    if (status == GPP_OK)
+        status = progset_get(p, &wanted, &set[1], &made, err);
+    if (status == GPP_OK && budget && made)
+        status = gpp__budget_choose(p, set[0], set[1], m, err);
+    if (status == GPP_OK)
+        return GPP_OK;
+    for (int k = 0; k < 2; k++) {
+        gpp__progset_put(p, set[k]);
+        set[k] = NULL;
+    }
+    return status;
 }
 
 /* --- plans
@@ -125,6 +170,7 @@ static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset
         .grads = end->grads_end,
         .optimizer = gpp__optimizer_bytes(p, j),
         .tape = larger(a->tape_bytes, b->tape_bytes),
+        .kept = larger(a->kept_bytes, b->kept_bytes),
         .scratch = larger(larger(a->scratch_bytes, b->scratch_bytes),
                           updates && is_home ? update_scratch(s) : 0),
         .stats = s->stats_bytes,
@@ -162,9 +208,9 @@ static gpp__route route_of(const gpp_pipe *p, const gpp__crossing *c, const gpp_
 
 static gpp__step_shape step_shape(const gpp_pipe *p, unsigned flags, int m)
 {
-    int checkpointed = p->checkpoint == GPP_CHECKPOINT_ALWAYS  ? m
-                       : p->checkpoint == GPP_CHECKPOINT_NEVER ? 0
-                                                               : m - 1;
+    int checkpointed = p->checkpoint == GPP_CHECKPOINT_NEVER         ? 0
+                       : p->checkpoint == GPP_CHECKPOINT_EXCEPT_LAST ? m - 1
+                                                                     : m;
     bool trains = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP);
     return (gpp__step_shape){
         .partitions = p->partitions,
@@ -216,8 +262,8 @@ static bool may_fail(const gpp_pipe *p)
     return may;
 }
 
-static gpp_status make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__progset *full,
-                            const gpp__progset *last, gpp__plan **plan, gpp_error *err)
+gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__progset *full,
+                               const gpp__progset *last, gpp__plan **plan, gpp_error *err)
 {
     sizes z;
     gpp_status status = measure(p, flags, full, last, &z, err);
@@ -313,8 +359,8 @@ static void exec_free(gpp_pipe *p, gpp__exec *e)
         return;
     if (p->last == e)
         p->last = NULL;
-    progset_put(p, e->full);
-    progset_put(p, e->last);
+    gpp__progset_put(p, e->full);
+    gpp__progset_put(p, e->last);
     gpp__plan_free(e->plan);
     free(e->cell);
     free(e->ticket);
@@ -367,18 +413,19 @@ static gpp_status cut_batches(const gpp_pipe *p, const gpp__exec *e, int *m, gpp
 /** Programs and plan of what `e` is for. */
 static gpp_status plan_step(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
-    bool grad_input = e->flags & GPP__DO_GRAD_INPUT;
     gpp__batch full, last;
     int m = 1;
     gpp_status status = cut_batches(p, e, &m, &full, &last, err);
     if (status == GPP_OK)
         status = sane_rows(p, &e->rows, err);
+    gpp__progset *set[2] = {NULL, NULL};
     if (status == GPP_OK)
-        status = progset_get(p, &full, grad_input, &e->full, err);
+        status = gpp__progsets_get(p, &full, &last, m, e->flags & GPP__DO_GRAD_INPUT,
+                                   e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP), set, err);
+    e->full = set[0];
+    e->last = set[1];
     if (status == GPP_OK)
-        status = progset_get(p, &last, grad_input, &e->last, err);
-    if (status == GPP_OK)
-        status = make_plan(p, e->flags, m, e->full, e->last, &e->plan, err);
+        status = gpp__exec_make_plan(p, e->flags, m, e->full, e->last, &e->plan, err);
     return status;
 }
 
@@ -438,14 +485,32 @@ gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, in
     return status;
 }
 
+gpp_status gpp__exec_draft(gpp_pipe *p, unsigned flags, const gpp__batch *rows, gpp__exec *e,
+                           gpp_error *err)
+{
+    *e = (gpp__exec){.flags = flags, .rows = *rows};
+    gpp_status status = plan_step(p, e, err);
+    if (status != GPP_OK)
+        gpp__exec_put(p, e);
+    return status;
+}
+
+void gpp__exec_put(gpp_pipe *p, gpp__exec *e)
+{
+    gpp__progset_put(p, e->full);
+    gpp__progset_put(p, e->last);
+    gpp__plan_free(e->plan);
+    *e = (gpp__exec){0};
+}
+
 gpp_status gpp__exec_plan(gpp_pipe *p, unsigned flags, const gpp__batch *rows, gpp__plan **plan,
                           gpp_error *err)
 {
-    gpp__exec e = {.flags = flags, .rows = *rows};
-    gpp_status status = plan_step(p, &e, err);
+    gpp__exec e;
+    gpp_status status = gpp__exec_draft(p, flags, rows, &e, err);
     *plan = e.plan;
-    progset_put(p, e.full);
-    progset_put(p, e.last);
+    e.plan = NULL;
+    gpp__exec_put(p, &e);
     return status;
 }
 

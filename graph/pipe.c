@@ -12,24 +12,26 @@
 /* --- checkpoint modes
  * ---------------------------------------------------------------------------------------------- */
 
-static const char *const checkpoint_names[] = {"except_last", "always", "never"};
+static const char *const checkpoint_names[] = {"except_last", "always", "never", "budget"};
+enum { MODES = sizeof checkpoint_names / sizeof *checkpoint_names };
 
 const char *gpp_checkpoint_name(gpp_checkpoint mode)
 {
-    return (unsigned)mode < 3 ? checkpoint_names[mode] : NULL;
+    return (unsigned)mode < MODES ? checkpoint_names[mode] : NULL;
 }
 
 gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_error *err)
 {
     if (!mode)
         return gpp__fail(err, GPP_EINVAL, "mode is NULL");
-    for (int k = 0; name && k < 3; k++)
+    for (int k = 0; name && k < MODES; k++)
         if (!strcmp(name, checkpoint_names[k])) {
             *mode = (gpp_checkpoint)k;
             return GPP_OK;
         }
     return gpp__fail(err, GPP_EINVAL,
-                     "checkpoint is \"%s\", not one of \"always\", \"except_last\", \"never\"",
+                     "checkpoint is \"%s\", not one of \"always\", \"except_last\", \"never\", "
+                     "\"budget\"",
                      name ? name : "(null)");
 }
 
@@ -51,8 +53,13 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
         return gpp__fail(err, GPP_EINVAL, "chunks must be >= 1 and at most %d, got %d", MOST_CHUNKS,
                          o->chunks);
     if (!gpp_checkpoint_name(o->checkpoint))
-        return gpp__fail(err, GPP_EINVAL, "checkpoint must be always, except_last or never, got %d",
+        return gpp__fail(err, GPP_EINVAL,
+                         "checkpoint must be always, except_last, never or budget, got %d",
                          (int)o->checkpoint);
+    if (o->checkpoint != GPP_CHECKPOINT_BUDGET && (o->activation_limit || o->profile))
+        return gpp__fail(err, GPP_EINVAL, "%s given, but checkpoint is %s, not budget",
+                         o->activation_limit ? "an activation_limit is" : "a profile is",
+                         gpp_checkpoint_name(o->checkpoint));
     if (!m->has_input)
         return gpp__fail(err, GPP_ESTATE, "the model's input is not set (gpp_model_set_input)");
     if (o->partitions < 0 || o->partitions > m->count)
@@ -160,6 +167,12 @@ static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
     return GPP_OK;
 }
 
+unsigned gpp__pipe_training(const gpp_pipe *p)
+{
+    return GPP__DO_FORWARD | GPP__DO_BACKWARD | (p->loss ? GPP__DO_LOSS : 0) |
+           (p->optimizer ? GPP__DO_UPDATE : 0);
+}
+
 /** Buffers for the largest mini-batch at once, so that a model that does not fit is refused here.
  */
 static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
@@ -168,9 +181,7 @@ static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
         return GPP_OK;
     gpp__exec *e;
     gpp__batch rows = {{batch}};
-    unsigned flags = p->loss ? GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD |
-                                   (p->optimizer ? GPP__DO_UPDATE : 0)
-                             : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
+    unsigned flags = p->loss ? gpp__pipe_training(p) : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
     return gpp__exec_get(p, flags, &rows, 0, &e, err);
 }
 
@@ -188,10 +199,27 @@ static gpp_status copy_model(gpp_pipe *p, const gpp_model *model, const gpp_pipe
     return GPP_OK;
 }
 
+/* What running takes. */
+static gpp_status equip(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    gpp_status status = make_slots(p, err);
+    if (status == GPP_OK)
+        status = gpp__place_ports(p, err);
+    if (status == GPP_OK)
+        status = parameters_fit(p, err);
+    if (status == GPP_OK)
+        status = reserve(p, o->batch, err);
+    if (status == GPP_OK)
+        status = gpp__params_init(p, err);
+    return status;
+}
+
 static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *o,
                         gpp_error *err)
 {
     gpp_status status = copy_model(p, model, o, err);
+    if (status == GPP_OK && o->profile)
+        status = gpp__budget_take_times(p, o->profile, err);
     if (status == GPP_OK)
         status = gpp__choose_loss(p, o, err);
     if (status == GPP_OK)
@@ -208,21 +236,11 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
         status = make_stages(p, o->batch, err);
     if (status == GPP_OK)
         status = gpp__cut_crossings(p, err);
-    if (status == GPP_OK)
-        status = make_slots(p, err);
-    if (status == GPP_OK)
-        status = gpp__place_ports(p, err);
-    if (status == GPP_OK)
-        status = parameters_fit(p, err);
-    if (status == GPP_OK)
-        status = reserve(p, o->batch, err);
-    if (status == GPP_OK)
-        status = gpp__params_init(p, err);
-    return status;
+    return status == GPP_OK && !p->draft ? equip(p, o, err) : status;
 }
 
-gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
-                        gpp_error *err)
+static gpp_status make(gpp_pipe **pipe, bool draft, const gpp_model *model,
+                       const gpp_pipe_options *options, gpp_error *err)
 {
     if (!pipe)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
@@ -238,12 +256,14 @@ gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_
     if (!p)
         return gpp__fail(err, GPP_ENOMEM, "a pipe");
     gpp__job_init(&p->job);
+    p->draft = draft;
     p->chunks = o->chunks;
     p->checkpoint = o->checkpoint;
     p->seed = o->seed;
     p->nan_is_error = o->nan_is_error;
     p->ascending = o->ascending_backward;
     p->memory_limit = o->memory_limit;
+    p->activation_limit = o->activation_limit;
     p->clip_norm = o->clip_norm;
     p->skip_nonfinite = o->skip_nonfinite;
     status = build(p, model, o, err);
@@ -253,6 +273,18 @@ gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_
     }
     *pipe = p;
     return GPP_OK;
+}
+
+gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
+                        gpp_error *err)
+{
+    return make(pipe, false, model, options, err);
+}
+
+gpp_status gpp__pipe_draft(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
+                           gpp_error *err)
+{
+    return make(pipe, true, model, options, err);
 }
 
 void gpp_pipe_free(gpp_pipe *p)
@@ -285,6 +317,7 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->learn_attr);
     free(p->learn_at);
     free(p->optimizer_attr);
+    free(p->op);
     gpp_model_free(p->model);
     gpp__job_release(&p->job);
     free(p);
@@ -335,13 +368,11 @@ gpp_status gpp_pipe_draw(gpp_pipe *p, gpp_picture picture, int64_t batch, char *
                                                                  gpp__plan_text};
     if ((unsigned)picture >= sizeof drawers / sizeof *drawers)
         return gpp__fail(err, GPP_EINVAL, "no picture %d", (int)picture);
-    unsigned flags = GPP__DO_FORWARD | GPP__DO_BACKWARD | (p->loss ? GPP__DO_LOSS : 0) |
-                     (p->optimizer ? GPP__DO_UPDATE : 0);
     gpp__plan *plan;
     gpp__batch rows;
     for (int b = 0; b < GPP__BATCHES; b++)
         rows.rows[b] = b < p->batches ? batch : 0;
-    gpp_status status = gpp__exec_plan(p, flags, &rows, &plan, err);
+    gpp_status status = gpp__exec_plan(p, gpp__pipe_training(p), &rows, &plan, err);
     if (status != GPP_OK)
         return status;
     size_t size;

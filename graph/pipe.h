@@ -5,6 +5,7 @@
 #ifndef GPP_GRAPH_PIPE_H
 #define GPP_GRAPH_PIPE_H
 
+#include <gridpipe/balance.h>
 #include <gridpipe/pipe.h>
 
 #include "codelets/cell.h"
@@ -31,13 +32,25 @@ typedef struct gpp__batch {
     int64_t rows[GPP__BATCHES];
 } gpp__batch;
 
+typedef struct gpp__script gpp__script;
+
 /** The programs of all partitions for one number of rows. */
 typedef struct gpp__progset {
     gpp__batch rows;
     bool grad_input;
     int users;              /* execs */
     gpp__program **program; /* [partitions] */
+    gpp__script **script;   /* [partitions] that the programs follow (budget.c); NULL: none */
+    int copies;             /* micro-batches of a step; 0 without scripts */
+    gpp__batch step[2];     /* rows of all pieces but the last, and of the last, for which scripts
+                               were chosen */
 } gpp__progset;
+
+/** What a program does with what it cannot keep: moves for gpp__program_follow. */
+struct gpp__script {
+    int moves;
+    gpp__move move[];
+};
 
 /** A plan with everything its tasks need, ready to be submitted again and again. */
 typedef struct gpp__exec {
@@ -77,12 +90,14 @@ typedef struct gpp__crossing {
     char name[2 * GPP__NAME]; /* of a skip, with its namespace; "": a boundary's */
 } gpp__crossing;
 
+enum { GPP__KEPT_LISTS = 3 };
+
 /** A forward that waits for its backward: what it has made is in instance (its index + 1). */
 typedef struct gpp__kept {
     bool used, alone; /* alone: from a call that did not ask for its name */
     gpp__batch rows;
-    uint64_t step;        /* of the random generator */
-    gpp__slots *slots[2]; /* routes, tapes */
+    uint64_t step;                      /* of the random generator */
+    gpp__slots *slots[GPP__KEPT_LISTS]; /* routes, tapes, what is kept beside them */
 } gpp__kept;
 
 /** A parameter or buffer by its name. */
@@ -113,6 +128,8 @@ struct gpp_pipe {
     uint64_t seed;
     bool nan_is_error, ascending;
     size_t memory_limit;
+    size_t activation_limit;  /* 0: what memory_limit leaves */
+    gpp_operator_profile *op; /* [network->nodes] times to choose by; NULL: guesses */
     gpp__desc y_desc, target_desc;
 
     const gpp_loss *loss;
@@ -132,6 +149,7 @@ struct gpp_pipe {
     char *learn_attr;  /* [parameters][optimizer->attr_size] what learn points to */
     int *learn_at;     /* [network->nodes] first parameter of an operator */
 
+    bool draft; /* never runs: no workers, buffers or parameters, made to be planned */
     gpp__runtime runtime;
     bool has_runtime;
     gpp__device *device; /* [devices] */
@@ -168,6 +186,14 @@ struct gpp_pipe {
     char *names;
 };
 
+/** A pipe that is never run, only planned (gpp__exec_plan): the runtime is not started, nothing
+ * large is allocated, and no limit of memory applies. */
+gpp_status gpp__pipe_draft(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
+                           gpp_error *err);
+/** What a training step of it consists of (GPP__DO_...), as far as it has a loss and an optimizer.
+ */
+unsigned gpp__pipe_training(const gpp_pipe *pipe);
+
 /* Making a pipe (pipe.c): its loss and optimizer (choose.c), its partitions and what goes between
  * them (cut.c), their devices (place.c). */
 gpp_status gpp__choose_loss(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
@@ -185,6 +211,32 @@ void gpp__place_release(gpp_pipe *pipe);
  * @param instance  0, or that of a kept forward */
 gpp_status gpp__exec_get(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, int instance,
                          gpp__exec **exec, gpp_error *err);
+/** Programs of a step that was cut into `m` pieces: of all but the last, and of the last. Give them
+ * back with gpp__progset_put. */
+gpp_status gpp__progsets_get(gpp_pipe *pipe, const gpp__batch *full, const gpp__batch *last, int m,
+                             bool grad_input, bool trains, gpp__progset *set[2], gpp_error *err);
+void gpp__progset_put(gpp_pipe *pipe, gpp__progset *set);
+/** A plan over given programs. */
+gpp_status gpp__exec_make_plan(gpp_pipe *pipe, unsigned flags, int m, const gpp__progset *full,
+                               const gpp__progset *last, gpp__plan **plan, gpp_error *err);
+
+/* What is kept and what is made again, where there is room for a part (budget.c). */
+
+/** Choose by the programs of `full`, and let them and those of `last`, which may be the same,
+ * follow.
+ */
+gpp_status gpp__budget_choose(gpp_pipe *pipe, gpp__progset *full, gpp__progset *last, int m,
+                              gpp_error *err);
+/** Keep the times of a profile. */
+gpp_status gpp__budget_take_times(gpp_pipe *pipe, const gpp_profile *profile, gpp_error *err);
+/** A guess of an operator's forward, in flops (cut.c). */
+double gpp__guess_cost(const gpp__layer *layer);
+
+/** Plan and programs of a step, of a draft as well; nothing that could run. Release with
+ * gpp__exec_put. */
+gpp_status gpp__exec_draft(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, gpp__exec *exec,
+                           gpp_error *err);
+void gpp__exec_put(gpp_pipe *pipe, gpp__exec *exec);
 /** Only the plan, for a picture. Free with gpp__plan_free. */
 gpp_status gpp__exec_plan(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, gpp__plan **plan,
                           gpp_error *err);

@@ -36,6 +36,23 @@ static void bind_pool_thread(void *arg, int thread)
     hwloc_set_cpubind(s->cpu.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
 }
 
+/* The memory node of a device that is not started: its NUMA node, where StarPU tells them apart. */
+static int node_by_topology(const gpp_pipe *p, int d)
+{
+    const char *numa = getenv("STARPU_USE_NUMA");
+    hwloc_obj_t core =
+        hwloc_get_obj_by_type(p->runtime.topology, HWLOC_OBJ_CORE, (unsigned)p->device[d].core[0]);
+    int node = core && core->nodeset ? hwloc_bitmap_first(core->nodeset) : 0;
+    return numa && atoi(numa) != 0 && node > 0 ? node : 0;
+}
+
+static void name_device(gpp_pipe *p, int d)
+{
+    p->device_name[d] = p->device[d].name;
+    p->device_threads[d] = p->device[d].cores;
+    p->node_of[d] = node_by_topology(p, d);
+}
+
 static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
 {
     static atomic_uint_fast64_t next_id = 1;
@@ -46,8 +63,6 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
     s->cpu.topology = p->runtime.topology;
     s->cpu.home = p->runtime.owned ? p->device[d].cpuset[0] : NULL;
     p->node_of[d] = (int)s->node;
-    p->device_name[d] = p->device[d].name;
-    p->device_threads[d] = p->device[d].cores;
     gpp_status status = gpp__pool_new(&s->cpu.pool, p->device[d].cores, bind_pool_thread, s, err);
     return status == GPP_OK ? gpp__lane_new(&s->lane, p->runtime.context, s->worker, 1024, err)
                             : status;
@@ -55,7 +70,8 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
 
 gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
 {
-    gpp_status status = gpp__runtime_acquire(&p->runtime, err);
+    gpp_status status =
+        p->draft ? gpp__runtime_draft(&p->runtime, err) : gpp__runtime_acquire(&p->runtime, err);
     if (status != GPP_OK)
         return status;
     p->has_runtime = true;
@@ -72,8 +88,12 @@ gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error 
     p->device_threads = calloc(n, sizeof *p->device_threads);
     if (!p->state || !p->node_of || !p->device_name || !p->device_threads)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
-    for (int d = 0; d < p->devices; d++)
+    for (int d = 0; d < p->devices; d++) {
         p->state[d].worker = -1;
+        name_device(p, d);
+    }
+    if (p->draft)
+        return GPP_OK;
     choose_workers(p);
     for (int d = 0; status == GPP_OK && d < p->devices; d++)
         status = start_device(p, d, err);

@@ -90,12 +90,12 @@ static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     p->routes = p->spec->routes;
-    if (p->routes < 0 || 2 * (int64_t)p->routes + p->n > INT32_MAX / p->m)
+    if (p->routes < 0 || 2 * ((int64_t)p->routes + p->n) > INT32_MAX / p->m)
         return gpp__fail(err, GPP_EINVAL,
                          "%d micro-batches of %d routes and %d partitions are too many values",
                          p->m, p->routes, p->n);
-    p->pools = p->routes + p->n;
-    p->values = (2 * p->routes + p->n) * p->m;
+    p->pools = p->routes + 2 * p->n;
+    p->values = 2 * (p->routes + p->n) * p->m;
     for (int j = 0; j < p->n && status == GPP_OK; j++)
         status = check_home(p, j, err);
     for (int r = 0; r < p->routes && status == GPP_OK; r++)

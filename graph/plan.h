@@ -25,6 +25,7 @@ typedef struct gpp__stage_sizes {
     size_t params; /* parameters and packed weights; of all partitions with the same home */
     size_t grads, optimizer;
     size_t tape;    /* 0: none */
+    size_t kept;    /* of a micro-batch that is recomputed, from forward to backward; 0: nothing */
     size_t scratch; /* largest any of its tasks needs */
     size_t stats;   /* of one micro-batch; 0: none */
     int home;       /* partition that holds its parameters, gradients and optimizer state: itself,
@@ -73,6 +74,7 @@ typedef enum gpp__class {
     GPP__OPTIMIZER, /* one of each partition, kept between steps */
     GPP__ROUTE,     /* of route j: activations and their gradients */
     GPP__TAPE,
+    GPP__KEPT,    /* of partition j */
     GPP__SCRATCH, /* of partition j; of device j */
     GPP__STATS,   /* of partition j: a record of each micro-batch */
     GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */

@@ -2,11 +2,11 @@
  * graph/plan_access.c: what each task reads and writes, and the buffers behind it.
  *
  *   F(i,j)  reads parameters and a(i,r) of every route r to j, writes a(i,r) of every route from j,
- *           its record of statistics and, unless it is checkpointed, t(i,j)
- *   R(i,j)  reads parameters and the activations its layers ask for, writes t(i,j)
+ *           its record of statistics and t(i,j) or, when it is checkpointed, k(i,j)
+ *   R(i,j)  reads parameters, k(i,j) and the activations its layers ask for, writes t(i,j)
  *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
  *           gradients; O(i) reads the outputs
- *   B(i,j)  reads parameters, t(i,j), g(i,r) of every route from j that has one, and the
+ *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every route from j that has one, and the
  *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j
  *   N(j)    reads gradients, adds to the norms, in which it has places of its own
  *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup;
@@ -64,6 +64,13 @@ static void add_tape(filler *f, gpp__task *t, int mode)
         add(f, t, GPP__ROLE_TAPE, 0, mode, gpp__value_tape(f->p, t->i, t->j));
 }
 
+/* What is kept of a micro-batch that is recomputed. */
+static void add_kept(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].kept > 0 && t->i < f->p->shape.checkpointed)
+        add(f, t, GPP__ROLE_KEPT, 0, mode, gpp__value_kept(f->p, t->i, t->j));
+}
+
 static void add_scratch(filler *f, gpp__task *t)
 {
     if (f->p->spec->stage[t->j].scratch > 0)
@@ -101,6 +108,8 @@ static void access_forward(filler *f, gpp__task *t)
             gpp__value_activation(p, t->i, *r));
     if (!t->checkpointed && (p->shape.backward || p->shape.keep))
         add_tape(f, t, GPP__WRITE);
+    if (t->checkpointed)
+        add_kept(f, t, GPP__WRITE);
     if (p->spec->statistics && p->spec->stage[t->j].stats > 0)
         add(f, t, GPP__ROLE_STATS, 0, add_to(&f->has_stats[t->j]), t->j);
     add_scratch(f, t);
@@ -110,6 +119,7 @@ static void access_recompute(filler *f, gpp__task *t)
 {
     add_params(f, t, GPP__READ);
     add_reads(f, t);
+    add_kept(f, t, GPP__READ);
     add_tape(f, t, GPP__WRITE);
     add_scratch(f, t);
 }
@@ -140,6 +150,7 @@ static void access_backward(filler *f, gpp__task *t)
             add(f, t, GPP__ROLE_GRAD_IN, p->plan->route[*r].in_port, GPP__WRITE,
                 gpp__value_gradient(p, t->i, *r));
     add_tape(f, t, GPP__READ);
+    add_kept(f, t, GPP__READ);
     add_scratch(f, t);
     add_gate(f, t);
 }
@@ -196,7 +207,7 @@ static void access_update(filler *f, gpp__task *t)
 /* What a task has at most. */
 static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
 {
-    enum { BESIDES_ROUTES = 7 };
+    enum { BESIDES_ROUTES = 8 };
     bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
     int j = end ? p->n : t->j;
     ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
@@ -263,7 +274,7 @@ const char *gpp__class_name(gpp__class c)
         [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients", [GPP__OPTIMIZER] = "optimizer",
         [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
         [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",   [GPP__LOSSES] = "losses",
-        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",
+        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",       [GPP__KEPT] = "kept",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -278,6 +289,7 @@ static gpp__class class_of(int role)
         [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
         [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
         [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
+        [GPP__ROLE_KEPT] = GPP__KEPT,
     };
     return (gpp__class)of[role];
 }
@@ -308,6 +320,8 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return p->plan->route[j].bytes;
     case GPP__TAPE:
         return stage[j].tape;
+    case GPP__KEPT:
+        return stage[j].kept;
     case GPP__SCRATCH:
         return scratch_of(p, j);
     case GPP__STATS:
@@ -380,8 +394,10 @@ static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
     }
     for (int k = 0; k < p->routes; k++)
         *at(x, GPP__ROUTE, k) = p->pool_slots[k];
-    for (int j = 0; j < p->n; j++)
+    for (int j = 0; j < p->n; j++) {
         *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
+        *at(x, GPP__KEPT, j) = p->pool_slots[p->routes + p->n + j];
+    }
     for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
         total += (size_t)x->at[k];
     return total;
@@ -409,7 +425,7 @@ static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
             if (gpp__role_is_value(access->role)) {
                 int pool = gpp__value_pool(p, access->buffer);
                 slot = p->slot[access->buffer];
-                j = pool < p->routes ? pool : pool - p->routes;
+                j = pool < p->routes ? pool : gpp__pool_partition(p, pool);
             }
             access->buffer = *at(x, class_of(access->role), j) + slot;
         }

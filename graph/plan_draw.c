@@ -210,7 +210,7 @@ static void text_buffer(const gpp__plan *plan, const gpp__buffer *b, FILE *out)
 {
     fputc(' ', out);
     name_buffer(plan, b, "[", "]", out);
-    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE)
+    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE || b->cls == GPP__KEPT)
         fprintf(out, ".%d", (int)b->slot);
 }
 

@@ -8,9 +8,9 @@
  *   plan_slots.c   which values share a buffer
  *
  * Values are what tasks hand to each other inside a step: an activation a(i, r) and, where one
- * comes back, a gradient g(i, r) for each micro-batch i and route r; a tape t(i, j) for each cell.
- * Those of a route, and the tapes of a partition, are one pool: they have one size and may share
- * buffers.
+ * comes back, a gradient g(i, r) for each micro-batch i and route r; for each cell a tape t(i, j)
+ * and, where it is recomputed in part, what is kept for it, k(i, j). Those of a route, the tapes of
+ * a partition, and what is kept in it, are one pool each: they have one size and may share buffers.
  */
 #ifndef GPP_GRAPH_PLAN_INTERNAL_H
 #define GPP_GRAPH_PLAN_INTERNAL_H
@@ -29,8 +29,8 @@ typedef struct gpp__plan_maker {
     gpp__step_shape shape; /* window and wait_for_all included */
     int n, m, routes;
     size_t cells;    /* n · m */
-    int32_t values;  /* (2 routes + n) · m */
-    int pools;       /* routes + n */
+    int32_t values;  /* (2 routes + 2 n) · m */
+    int pools;       /* routes + 2 n */
     int last_device; /* of partition n - 1, which stands for the caller */
     gpp__table table;
     gpp__plan *plan;
@@ -57,7 +57,7 @@ typedef struct gpp__plan_maker {
 
     /* plan_slots.c; values are numbered by the functions below */
     int32_t *slot;       /* [values] */
-    int32_t *pool_slots; /* [pools] slots of routes, then of tapes */
+    int32_t *pool_slots; /* [pools] slots of routes, then of tapes, then of what is kept */
 } gpp__plan_maker;
 
 /** Letters and numbers of a task: "B(2,1)", "L(2)", "N(1)", "U(1)". Returns `out`. */
@@ -125,7 +125,11 @@ static inline int32_t gpp__value_tape(const gpp__plan_maker *maker, int i, int j
 {
     return (2 * maker->routes + j) * maker->m + i;
 }
-/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1. */
+static inline int32_t gpp__value_kept(const gpp__plan_maker *maker, int i, int j)
+{
+    return (2 * maker->routes + maker->n + j) * maker->m + i;
+}
+/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1, then what is kept in them. */
 static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 {
     int row = value / maker->m;
@@ -133,7 +137,12 @@ static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 }
 static inline bool gpp__role_is_value(int role)
 {
-    return role >= GPP__ROLE_IN && role <= GPP__ROLE_TAPE;
+    return role >= GPP__ROLE_IN && role <= GPP__ROLE_KEPT;
+}
+/** The partition of a pool of tapes or of what is kept. */
+static inline int gpp__pool_partition(const gpp__plan_maker *maker, int pool)
+{
+    return (pool - maker->routes) % maker->n;
 }
 /** True for a plan whose activations and tapes outlive it, or come from such a plan. */
 static inline bool gpp__plan_is_half(const gpp__plan_maker *maker)

@@ -64,8 +64,8 @@ static bool route_lasts(const gpp__plan_maker *p, const gpp__route *r)
 }
 
 /* Between a forward and the backward that is planned apart from it, activation i is in slot i, and
- * tapes in the order of the micro-batches: both plans know without knowing each other. -1: a value
- * that does not outlive its plan. */
+ * tapes, and what is kept, in the order of the micro-batches: both plans know without knowing each
+ * other. -1: a value that does not outlive its plan. */
 static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
 {
     int row = value / p->m, i = value % p->m, c = p->shape.checkpointed, j = row - 2 * p->routes;
@@ -73,6 +73,8 @@ static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
         return -1;
     if (row < p->routes)
         return route_lasts(p, &p->plan->route[row]) ? i : -1;
+    if (j >= p->n)
+        return i < c && p->spec->stage[j - p->n].kept > 0 ? i : -1;
     return j >= 0 && i >= c && p->spec->stage[j].tape > 0 ? i - c : -1;
 }
 
@@ -81,11 +83,12 @@ static void make_pools(slotter *s)
     const gpp__plan_maker *p = s->p;
     for (int k = 0; k < p->pools; k++) {
         slot_pool *pool = &s->pool[k];
-        bool tape = k >= p->routes;
-        pool->device[0] = tape ? p->shape.device_of[k - p->routes] : gpp__route_producer(p, k);
-        pool->device[1] = tape ? pool->device[0] : gpp__route_consumer(p, k);
+        bool inside = k >= p->routes;
+        pool->device[0] =
+            inside ? p->shape.device_of[gpp__pool_partition(p, k)] : gpp__route_producer(p, k);
+        pool->device[1] = inside ? pool->device[0] : gpp__route_consumer(p, k);
         pool->sides = pool->device[0] == pool->device[1] ? 1 : 2;
-        pool->occupants = (size_t)p->m * (size_t)(tape ? p->routes + k : 2 * k);
+        pool->occupants = (size_t)p->m * (size_t)(inside ? p->routes + k : 2 * k);
     }
 }
 

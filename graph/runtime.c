@@ -100,6 +100,12 @@ static int usable_cores(hwloc_topology_t topology)
     return cores > 0 ? cores : 1;
 }
 
+static int most_workers(hwloc_topology_t topology)
+{
+    int cores = usable_cores(topology);
+    return cores < STARPU_MAXCPUS ? cores : STARPU_MAXCPUS;
+}
+
 static void configure(struct starpu_conf *conf, hwloc_topology_t topology)
 {
     starpu_conf_init(conf);
@@ -108,8 +114,7 @@ static void configure(struct starpu_conf *conf, hwloc_topology_t topology)
     conf->catch_signals = 0;
     conf->ncuda = 0;
     conf->nopencl = 0;
-    int cores = usable_cores(topology);
-    conf->ncpus = cores < STARPU_MAXCPUS ? cores : STARPU_MAXCPUS;
+    conf->ncpus = most_workers(topology);
     conf->use_explicit_workers_bindid = 1;
     for (int k = 0; k < STARPU_NMAXWORKERS; k++) {
         int core = gpp__runtime_core(topology, k % conf->ncpus, conf->ncpus);
@@ -229,6 +234,7 @@ gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
     status = enter_process(r->topology, err);
     if (status != GPP_OK)
         goto destroy_topology;
+    r->running = true;
     r->owned = process.owned;
     r->context = process.context;
     r->workers =
@@ -242,9 +248,19 @@ destroy_topology:
     return status;
 }
 
+gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
+{
+    *r = (gpp__runtime){0};
+    gpp_status status = load_topology(&r->topology, err);
+    if (status == GPP_OK)
+        r->workers = most_workers(r->topology);
+    return status;
+}
+
 void gpp__runtime_release(gpp__runtime *r)
 {
-    leave_process();
+    if (r->running)
+        leave_process();
     hwloc_topology_destroy(r->topology);
 }
 

@@ -15,6 +15,7 @@
 
 typedef struct gpp__runtime {
     hwloc_topology_t topology;
+    bool running;     /* StarPU is; else there is a topology alone */
     bool owned;       /* we have started StarPU, so its workers' bindings are ours to set */
     unsigned context; /* scheduling context with our policy */
     int workers;
@@ -23,6 +24,8 @@ typedef struct gpp__runtime {
 
 /** Start StarPU, or join it. Thread-safe. */
 gpp_status gpp__runtime_acquire(gpp__runtime *runtime, gpp_error *err);
+/** The topology, and as many workers as StarPU would have, without starting it. */
+gpp_status gpp__runtime_draft(gpp__runtime *runtime, gpp_error *err);
 void gpp__runtime_release(gpp__runtime *runtime);
 
 /** Logical core the k-th of `count` workers begins on: spread over the cores this process may use.

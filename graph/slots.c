@@ -2,8 +2,8 @@
  * graph/slots.c: the buffers of a pipe: made when a plan first needs them, shared by all plans.
  *
  * Slot k of a class is the same block in every plan, so a mini-batch of another size brings no new
- * memory unless it needs more. Only what a kept forward leaves for its backward, on routes and
- * tapes, is an instance of its own.
+ * memory unless it needs more. Only what a kept forward leaves for its backward, on routes, on
+ * tapes and besides, is an instance of its own.
  */
 #include <stdlib.h>
 
@@ -11,8 +11,10 @@
 
 static gpp__slots *lists_of(const gpp_pipe *p, int instance, gpp__class cls)
 {
-    bool kept = instance > 0 && (cls == GPP__ROUTE || cls == GPP__TAPE);
-    return kept ? p->kept[instance - 1].slots[cls == GPP__TAPE] : p->slots[cls];
+    static const int8_t of_its_own[GPP__CLASSES] = {
+        [GPP__ROUTE] = 1, [GPP__TAPE] = 2, [GPP__KEPT] = 3};
+    int list = instance > 0 ? of_its_own[cls] - 1 : -1;
+    return list >= 0 ? p->kept[instance - 1].slots[list] : p->slots[cls];
 }
 
 /** The device that pays for a copy on another memory node; -1: there is none. */
@@ -121,7 +123,7 @@ void gpp__slots_free_all(gpp_pipe *p)
         p->slots[c] = NULL;
     }
     for (int q = 0; q < p->kepts; q++)
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < GPP__KEPT_LISTS; c++)
             free_lists(p->kept[q].slots[c], p->slot_lists);
     free(p->kept);
     p->kept = NULL;
@@ -141,15 +143,16 @@ static gpp_status add_kept(gpp_pipe *p, gpp_error *err)
     if (!kept)
         return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
     p->kept = kept;
-    for (int c = 0; c < 2; c++)
-        new.slots[c] = gpp__slots_new(p);
-    if (!new.slots[0] || !new.slots[1]) {
-        free(new.slots[0]);
-        free(new.slots[1]);
-        return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
+    bool made = true;
+    for (int c = 0; c < GPP__KEPT_LISTS; c++)
+        made &= (new.slots[c] = gpp__slots_new(p)) != NULL;
+    if (made) {
+        p->kept[p->kepts++] = new;
+        return GPP_OK;
     }
-    p->kept[p->kepts++] = new;
-    return GPP_OK;
+    for (int c = 0; c < GPP__KEPT_LISTS; c++)
+        free(new.slots[c]);
+    return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
 }
 
 gpp_status gpp__kept_find(gpp_pipe *p, int *index, gpp_error *err)

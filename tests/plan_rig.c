@@ -136,6 +136,7 @@ static void draw_stage(plan_rig *r, int j, int devices)
     s->home = draw_home(r, j);
     s->trains = plan_rig_random(4) > 0;
     s->tape = plan_rig_random(4) ? 1 + plan_rig_random(2000) : 0;
+    s->kept = plan_rig_coin() ? 1 + plan_rig_random(700) : 0;
     s->scratch = plan_rig_random(3) ? plan_rig_random(500) : 0;
     s->stats = plan_rig_random(100);
 }

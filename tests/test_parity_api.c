@@ -182,8 +182,8 @@ Test(test_gpipe, test_checkpoint_mode_invalid)
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_error err = GPP_ERROR_INIT;
     gpp_checkpoint mode = GPP_CHECKPOINT_NEVER;
-    o.checkpoint = (gpp_checkpoint)3;
-    refused(model, &o, GPP_EINVAL, "always, except_last or never");
+    o.checkpoint = (gpp_checkpoint)4;
+    refused(model, &o, GPP_EINVAL, "always, except_last, never or budget");
     cr_expect_eq(gpp_checkpoint_parse("INVALID_CHECKPOINT", &mode, &err), GPP_EINVAL);
     for (int k = 0; k < 3; k++)
         cr_expect(strstr(err.msg, parity_modes[k]), "%s", err.msg);

@@ -39,7 +39,7 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
     CASE(GPP_EINVAL, "got -1", o.chunks = -1);
     CASE(GPP_EINVAL, "got 2147483647", o.chunks = INT32_MAX);
     CASE(GPP_EINVAL, "devices are not given, device_count is 5", o.device_count = 5);
-    CASE(GPP_EINVAL, "always, except_last or never", o.checkpoint = (gpp_checkpoint)7);
+    CASE(GPP_EINVAL, "always, except_last, never or budget", o.checkpoint = (gpp_checkpoint)7);
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = 5);
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = -1);
     CASE(GPP_EINVAL, "balance[1] is 0", o.partitions = 2; o.balance = zero);

@@ -120,11 +120,12 @@ static void use_any_order(plan_rig *r)
 
 /* --- execution: what each buffer holds */
 
-/* An activation, gradient or tape of micro-batch i, and of which route or partition, as one number;
- * 0: nothing. */
+/* An activation, gradient or tape of micro-batch i, or what is kept of it, and of which route or
+ * partition, as one number; 0: nothing. */
 static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access *a)
 {
-    int what = a->role == GPP__ROLE_TAPE                                       ? 3
+    int what = a->role == GPP__ROLE_KEPT                                       ? 4
+               : a->role == GPP__ROLE_TAPE                                     ? 3
                : a->role == GPP__ROLE_IN || a->role == GPP__ROLE_OUT           ? 1
                : a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT ? 2
                                                                                : 0;
@@ -132,12 +133,13 @@ static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access
 }
 
 typedef struct memory {
-    int held[2][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes: by j, slot */
+    int held[3][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes, what is kept: by j, slot */
 } memory;
 
 static int *cell(memory *mem, const gpp__buffer *b)
 {
-    return &mem->held[b->cls == GPP__TAPE][b->j][b->slot];
+    int list = b->cls == GPP__KEPT ? 2 : b->cls == GPP__TAPE;
+    return &mem->held[list][b->j][b->slot];
 }
 
 static bool execute(const gpp__plan *plan, const gpp__task *t, memory *mem)

@@ -23,18 +23,22 @@
 GPP_BEGIN_DECLS
 
 typedef struct gpp_pipe gpp_pipe;
+struct gpp_profile;
 
 /** Which micro-batches keep only their boundary and are recomputed before their backward. */
 typedef enum gpp_checkpoint {
     GPP_CHECKPOINT_EXCEPT_LAST = 0, /* all but the last micro-batch that is actually produced */
     GPP_CHECKPOINT_ALWAYS = 1,
     GPP_CHECKPOINT_NEVER = 2,
+    GPP_CHECKPOINT_BUDGET = 3, /* of every micro-batch what activation_limit has room for is kept,
+                                  the rest is recomputed, piece by piece where even that of one
+                                  micro-batch has no room: as little as possible */
 } gpp_checkpoint;
 
-/** "except_last", "always", "never"; NULL for a value outside the enum. */
+/** "except_last", "always", "never", "budget"; NULL for a value outside the enum. */
 GPP_API const char *gpp_checkpoint_name(gpp_checkpoint mode);
 
-/** The mode of that name. @return GPP_OK or GPP_EINVAL (the message lists the three) */
+/** The mode of that name. @return GPP_OK or GPP_EINVAL (the message lists them) */
 GPP_API gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_error *err);
 
 /** Start from GPP_PIPE_OPTIONS_INIT, which leaves every choice to the library; fields may be added
@@ -95,12 +99,20 @@ typedef struct gpp_pipe_options {
                          partition's update starts before every backward is done */
     bool skip_nonfinite; /* an update whose gradients are not all finite does not take place (same
                             cost); gpp_step_stats.skipped says so */
+
+    size_t activation_limit; /* with GPP_CHECKPOINT_BUDGET: bytes that what a partition keeps or
+                                makes again for its backwards may take, of all micro-batches
+                                together (the classes "kept" and "tape" of GPP_PICTURE_TEXT); 0:
+                                what memory_limit leaves */
+    const struct gpp_profile *profile; /* with it: times by which it is chosen what to keep
+                                          (gridpipe/balance.h); read during the call. NULL: a guess
+                                          from flops and bytes */
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
-            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false                               \
+            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL                      \
     }
 
 /** Names of the built-in losses and optimizers, NULL past the last. Static storage. */
