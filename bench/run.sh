@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(overhead efficiency step layers)
+names=(overhead efficiency step layers solve forecast)
 
 usage() {
     cat <<END
@@ -15,6 +15,8 @@ usage: bash bench/run.sh NAME [--json] [--quick] [more options]
   step        training steps of a convolutional network and a multilayer perceptron:
               time, bound, memory, and the rates of their kernels
   layers      every operator alone on one core: its rate beside what the machine can do
+  solve       cutting 1,000 layers into 64 partitions by each solver
+  forecast    predicted training steps beside measured ones: time and memory
 
   --json      one JSON object a line instead of tables
   --quick     a short run

@@ -1,7 +1,6 @@
 /*
- * bench/step.c: training steps of real models: a convolutional network for images of 28 x 28 and a
- * chain of linear layers, as everybody else's pipelines are measured, and the rates at which their
- * kernels work.
+ * bench/step.c: training steps of real models (workloads.h), as everybody else's pipelines are
+ * measured, and the rates at which their kernels work.
  *
  * A step is the whole call: forward, loss, backward, momentum SGD; waiting included. Its bound is
  * the longest path through the schedule with that step's own task times. One partition is measured
@@ -11,30 +10,7 @@
 
 #include "bench/kernel.h"
 #include "bench/pipes.h"
-
-typedef struct workload {
-    const char *name, *text;
-    int rank;
-    int64_t dim[3];
-    int halves[2]; /* layers of the two partitions where there are two; else the library cuts */
-} workload;
-
-static const workload workloads[] = {
-    {"convnet",
-     "conv2d out=32 kernel=3 padding=1; relu; maxpool2d kernel=2;"
-     "conv2d out=64 kernel=3 padding=1; relu; maxpool2d kernel=2;"
-     "flatten; linear out=128; relu; linear out=10",
-     3,
-     {1, 28, 28},
-     {3, 7}},
-    {"mlp",
-     "linear out=1024; relu; linear out=1024; relu; linear out=1024; relu; linear out=1024; relu;"
-     "linear out=1024; relu; linear out=1024; relu; linear out=1024; relu; linear out=1024; relu",
-     1,
-     {1024},
-     {8, 8}},
-};
-static const char *const workload_names[] = {"convnet", "mlp", NULL};
+#include "bench/workloads.h"
 
 static const char *const part_names[] = {"steps", "kernels", NULL};
 enum { STEPS = 1, KERNELS = 2 };
@@ -47,14 +23,9 @@ typedef struct settings {
     double seconds;
 } settings;
 
-static gpp_model *make_model(const workload *w)
+static int batch_of(const settings *s, const bench_workload *w)
 {
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_model *model;
-    bench_check(gpp_model_new(&model, &err), &err);
-    bench_check(gpp_model_add_text(model, w->text, &err), &err);
-    bench_check(gpp_model_set_input(model, GPP_F32, w->rank, w->dim, &err), &err);
-    return model;
+    return s->batch ? s->batch : w->batch;
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
@@ -79,7 +50,7 @@ static const bench_column step_columns[] = {
 };
 
 typedef struct arrangement {
-    const workload *workload;
+    const bench_workload *workload;
     const gpp_model *model;
     int n, m, batch;
     const char *device; /* of one partition; NULL: the library's choice */
@@ -90,15 +61,11 @@ static gpp_pipe *make_pipe(const arrangement *a)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *pipe;
-    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
-    o.partitions = a->n;
-    o.balance = a->n == 2 ? a->workload->halves : NULL;
+    gpp_pipe_options o = bench_workload_options(a->workload, a->n);
     o.devices = a->device ? &a->device : NULL;
     o.device_count = a->device != NULL;
     o.chunks = a->m;
     o.checkpoint = a->checkpoint;
-    o.loss = "cross_entropy";
-    o.optimizer = "sgd lr=0.001 momentum=0.9";
     o.batch = a->batch;
     bench_check(gpp_pipe_new(&pipe, a->model, &o, &err), &err);
     return pipe;
@@ -159,10 +126,10 @@ static void measure_modes(const settings *s, const bench_report *report, arrange
         }
 }
 
-static void measure_steps(const settings *s, const workload *w, const gpp_model *model)
+static void measure_steps(const settings *s, const bench_workload *w, const gpp_model *model)
 {
     bench_report report = {s->json, step_columns};
-    arrangement a = {.workload = w, .model = model, .batch = s->batch};
+    arrangement a = {.workload = w, .model = model, .batch = batch_of(s, w)};
     char title[128], core[24];
     name_one_core(a, core, sizeof core);
     snprintf(title, sizeof title, "Steps: %s, batch %d, SGD with momentum", w->name, a.batch);
@@ -208,7 +175,7 @@ static bool seen_before(const gpp_model *model, int layer)
     return seen;
 }
 
-static void measure_kernel(const settings *s, const bench_report *report, const workload *w,
+static void measure_kernel(const settings *s, const bench_report *report, const bench_workload *w,
                            const gpp__layer *l, int64_t rows)
 {
     char in[32], out[32], shape[80];
@@ -232,7 +199,7 @@ static void measure_kernel(const settings *s, const bench_report *report, const 
                              });
 }
 
-static void measure_kernels(const settings *s, const workload *w, const gpp_model *model)
+static void measure_kernels(const settings *s, const bench_workload *w, const gpp_model *model)
 {
     bench_report report = {s->json, kernel_columns};
     char title[128];
@@ -244,7 +211,7 @@ static void measure_kernels(const settings *s, const workload *w, const gpp_mode
             continue;
         for (int c = 0; c < s->chunks.count; c++) {
             int64_t rows, last;
-            gpp__chunk(s->batch, s->chunks.value[c], &rows, &last);
+            gpp__chunk(batch_of(s, w), s->chunks.value[c], &rows, &last);
             measure_kernel(s, &report, w, &model->network.node[k], rows);
         }
     }
@@ -253,20 +220,17 @@ static void measure_kernels(const settings *s, const workload *w, const gpp_mode
 
 int main(int argc, char *argv[])
 {
-    settings s = {.models = 3,
-                  .modes = BENCH_ALL_MODES,
-                  .parts = STEPS | KERNELS,
-                  .n = {2, {1, 2}},
-                  .batch = 256};
+    settings s = {
+        .models = 7, .modes = BENCH_ALL_MODES, .parts = STEPS | KERNELS, .n = {2, {1, 2}}};
     const bench_option options[] = {
         {"json", BENCH_FLAG, &s.json, "JSON lines instead of tables", NULL},
         {"quick", BENCH_FLAG, &s.quick, "a short run: few steps, only m = 4", NULL},
         {"part", BENCH_WORDS, &s.parts, "what to measure (all)", part_names},
-        {"model", BENCH_WORDS, &s.models, "models (all)", workload_names},
+        {"model", BENCH_WORDS, &s.models, "models (all)", bench_workload_names},
         {"n", BENCH_INTS, &s.n, "partitions (1,2)", NULL},
         {"chunks", BENCH_INTS, &s.chunks, "micro-batches (1,2,4,8)", NULL},
         {"checkpoint", BENCH_WORDS, &s.modes, "modes (all)", bench_modes},
-        {"batch", BENCH_INT, &s.batch, "rows of the mini-batch (256)", NULL},
+        {"batch", BENCH_INT, &s.batch, "rows of the mini-batch (the model's)", NULL},
         {"seconds", BENCH_REAL, &s.seconds, "to measure each line (2)", NULL},
         {NULL, BENCH_FLAG, NULL, NULL, NULL},
     };
@@ -276,14 +240,14 @@ int main(int argc, char *argv[])
         s.chunks = s.quick ? (bench_ints){1, {4}} : (bench_ints){4, {1, 2, 4, 8}};
     if (!s.seconds)
         s.seconds = s.quick ? 0.2 : 2;
-    for (size_t k = 0; workload_names[k]; k++) {
+    for (size_t k = 0; bench_workload_names[k]; k++) {
         if (!(s.models & 1u << k))
             continue;
-        gpp_model *model = make_model(&workloads[k]);
+        gpp_model *model = bench_workload_model(&bench_workloads[k]);
         if (s.parts & STEPS)
-            measure_steps(&s, &workloads[k], model);
+            measure_steps(&s, &bench_workloads[k], model);
         if (s.parts & KERNELS)
-            measure_kernels(&s, &workloads[k], model);
+            measure_kernels(&s, &bench_workloads[k], model);
         gpp_model_free(model);
     }
     return 0;

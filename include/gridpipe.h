@@ -11,7 +11,8 @@
  *   gridpipe/schedule.h learning rates that change
  *   gridpipe/data.h     data sets, mini-batches prepared ahead
  *   gridpipe/file.h     parameters and trainings in files
- *   gridpipe/balance.h  where to cut
+ *   gridpipe/balance.h  what layers cost, where to cut
+ *   gridpipe/plan.h     steps predicted, the best pipe searched for
  */
 #ifndef GRIDPIPE_H
 #define GRIDPIPE_H
@@ -26,6 +27,7 @@
 #include <gridpipe/model.h>
 #include <gridpipe/operator.h>
 #include <gridpipe/pipe.h>
+#include <gridpipe/plan.h>
 #include <gridpipe/schedule.h>
 
 #endif

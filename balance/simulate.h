@@ -1,0 +1,99 @@
+/*
+ * balance/simulate.h: an event-driven run of a step that is given as data.
+ *
+ * Every device runs its tasks in the order of the list. A task is *ready* when the tasks it depends
+ * on have ended, by the buffers both touch and sequential consistency in the order of the list, as
+ * the task runtime infers it. Then what it reads and its device's memory node does not have is sent
+ * there, over the link between the two nodes: one transfer at a time on each directed link, first
+ * come, first served, each taking us + bytes / bytes_per_us. It starts when its device has nothing
+ * earlier to do and everything has arrived. A transfer happens once: until the buffer is written
+ * again, the node has it.
+ *
+ * Pure: no runtime, no model, no plan.
+ */
+#ifndef GPP_BALANCE_SIMULATE_H
+#define GPP_BALANCE_SIMULATE_H
+
+#include <private/status.h>
+
+#include "codelets/role.h"
+
+typedef struct gpp__sim_task {
+    int32_t device;
+    int32_t accesses;
+    const gpp__access *access; /* [accesses] buffers by number, and how they are used; a WORKSPACE
+                                  carries no dependence and no data */
+    double ms;                 /* >= 0 */
+} gpp__sim_task;
+
+typedef struct gpp__sim_buffer {
+    size_t bytes;
+    int32_t device; /* to which its bytes count, on whose node it is at first */
+    int32_t other;  /* device that holds a second copy on another node, else -1 */
+    bool lasting;   /* has contents before and after the step (parameters); else it is alive from
+                       the start of a task that WRITEs it to the end of the last that uses it before
+                       the next WRITE; a WORKSPACE while its task runs */
+} gpp__sim_buffer;
+
+typedef struct gpp__sim_link {
+    double us, bytes_per_us; /* >= 0; > 0, INFINITY: bytes cost no time */
+} gpp__sim_link;
+
+typedef struct gpp__sim_spec {
+    int devices, nodes;
+    const int *node_of; /* [devices] memory node; NULL: all share one */
+    size_t tasks, buffers;
+    const gpp__sim_task *task; /* [tasks] in an order that respects data */
+    const gpp__sim_buffer *buffer;
+    const gpp__sim_link *link; /* [nodes][nodes] from, to; NULL: transfers take no time */
+} gpp__sim_spec;
+
+/** Of one device. Its time from 0 to the end of the step is the sum of the five parts. */
+typedef struct gpp__sim_device {
+    double busy_ms;     /* runs tasks */
+    double warm_up_ms;  /* before its first task */
+    double transfer_ms; /* between tasks: the next task is ready, its data on the way */
+    double wait_ms;     /* between tasks: the next task is not ready */
+    double drain_ms;    /* after its last task */
+    size_t live_bytes;  /* the most that was alive at a time */
+    size_t bytes;       /* all buffers that count to it */
+} gpp__sim_device;
+
+/** The bytes alive on a device from a time on. */
+typedef struct gpp__sim_point {
+    double ms;
+    int32_t device;
+    size_t bytes;
+} gpp__sim_point;
+
+typedef struct gpp__sim_result {
+    double end_ms;
+    double *start_ms, *stop_ms; /* [tasks] */
+    gpp__sim_device *device;    /* [devices] */
+    size_t points;
+    gpp__sim_point *point; /* [points] ascending in time; the first of each device is at 0 */
+    size_t transfers;
+    double transferred; /* bytes over links */
+} gpp__sim_result;
+
+/**
+ * @param result  out; release it with gpp__sim_release, also after a failure
+ * @return GPP_OK, GPP_EINVAL (a time that is negative or not finite, a number out of range),
+ * GPP_ENOMEM. O((tasks + accesses + transfers) · log)
+ */
+gpp_status gpp__simulate(const gpp__sim_spec *spec, gpp__sim_result *result, gpp_error *err);
+void gpp__sim_release(gpp__sim_result *result);
+
+/**
+ * What no order of the cells of a synchronous step can undercut, with backwards that are not split:
+ *
+ *     max over k of [ sum over j < k of (F_j + B_j) + m · (F_k + B_k) + r · R_k ],
+ *     and the sum over j of (F_j + B_j)
+ *
+ * where partition k is the only one on its device; r: recomputations a partition cannot avoid.
+ * @param forward, recompute, backward  [partitions] milliseconds of one cell
+ */
+double gpp__sim_bound(int partitions, int micro_batches, int recomputed, const double forward[],
+                      const double recompute[], const double backward[]);
+
+#endif

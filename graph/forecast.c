@@ -1,0 +1,516 @@
+/*
+ * graph/forecast.c: a training step predicted: a draft of the pipe gives its plan and its programs,
+ * a profile the times of the operators that run in each of them, the simulator the rest.
+ *
+ * What no profile knows is counted in bytes, at the speed at which the device copies memory: an
+ * update reads gradients, parameters and state and writes the latter two, a loss reads outputs and
+ * writes their gradients.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <gridpipe/plan.h>
+
+#include "balance/simulate.h"
+#include "codelets/program_times.h"
+#include "graph/pipe.h"
+
+/* Times of the cells of one number of rows. */
+typedef struct cell_times {
+    double *forward, *keep, *recompute, *backward; /* [partitions] milliseconds */
+} cell_times;
+
+typedef struct forecaster {
+    const gpp_pipe_options *pipe_options;
+    const gpp_forecast_options *options;
+    gpp_pipe *pipe;
+    gpp__exec step;
+    gpp_profile **own; /* [devices] taken here, for the devices that have none given */
+    cell_times full, last;
+    double *room;            /* of both */
+    gpp__sim_task *task;     /* [tasks] */
+    gpp__sim_buffer *buffer; /* [buffers] */
+    gpp__sim_link *link;     /* [nodes][nodes] */
+    int *node_of;            /* [devices] */
+    gpp__sim_result result;
+} forecaster;
+
+/* --- what is asked for ------------------------------------------------------------------------ */
+
+static gpp_status check(const gpp_model *model, const gpp_pipe_options *pipe,
+                        const gpp_forecast_options *o, gpp_error *err)
+{
+    if (!model || !pipe)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", model ? "pipe" : "model");
+    if (o->struct_size != sizeof *o)
+        return gpp__fail(err, GPP_EINVAL,
+                         "options must start from GPP_FORECAST_OPTIONS_INIT (struct_size is %zu)",
+                         o->struct_size);
+    if (pipe->struct_size == sizeof *pipe && pipe->batch < 1)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a forecast needs the rows of the mini-batch (pipe options: batch), got "
+                         "%lld",
+                         (long long)pipe->batch);
+    if (o->profiles < 0 || !o->profile != !o->profiles)
+        return gpp__fail(err, GPP_EINVAL, "profiles are %s, their number is %d",
+                         o->profile ? "given" : "not given", o->profiles);
+    if (!(o->task_us >= 0) || isinf(o->task_us) || !(o->link_us >= 0) || isinf(o->link_us))
+        return gpp__fail(err, GPP_EINVAL, "task_us and link_us must be >= 0, got %g and %g",
+                         o->task_us, o->link_us);
+    if (!(o->bytes_per_us > 0))
+        return gpp__fail(err, GPP_EINVAL, "bytes_per_us must be > 0, got %g", o->bytes_per_us);
+    return GPP_OK;
+}
+
+static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, int k, gpp_error *err)
+{
+    const gpp__network *n = &model->network;
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "profile %d is NULL", k);
+    if (p->layers != model->count || p->operators != n->nodes)
+        return gpp__fail(err, GPP_EINVAL,
+                         "profile %d is of another model: it has %d layers of %d operators, the "
+                         "model %d of %d",
+                         k, p->layers, p->operators, model->count, n->nodes);
+    for (int q = 0; q < n->nodes; q++)
+        if (p->op[q].layer != n->node[q].index || strcmp(p->op[q].name, n->node[q].op->name) != 0)
+            return gpp__fail_layer(err, GPP_EINVAL, n->node[q].index,
+                                   "profile %d is of another model: its operator %d is %s of layer "
+                                   "%d, the model's %s of layer %d",
+                                   k, q, p->op[q].name, p->op[q].layer, n->node[q].op->name,
+                                   n->node[q].index);
+    if (p->threads < 1)
+        return gpp__fail(err, GPP_EINVAL, "profile %d has no times (sizes_only)", k);
+    return GPP_OK;
+}
+
+/* --- times of operators ----------------------------------------------------------------------- */
+
+/* Rows of the first mini-batch there is. */
+static int64_t rows_of(const int64_t rows[GPP__BATCHES])
+{
+    int b = 0;
+    while (b < GPP__BATCHES - 1 && rows[b] == 0)
+        b++;
+    return rows[b];
+}
+
+static bool suits(const forecaster *f, const gpp_profile *p, int device)
+{
+    return p->threads == f->pipe->device_threads[device];
+}
+
+/* A given profile for a device that has as many cores, was measured beside about as many others,
+ * and has the next number of rows at or below (above) `rows`. */
+static const gpp_profile *next_profile(const forecaster *f, int device, int64_t rows, bool above)
+{
+    const gpp_profile *best = NULL;
+    for (int k = 0; k < f->options->profiles; k++) {
+        const gpp_profile *p = f->options->profile[k];
+        int64_t r = rows_of(p->rows), b = best ? rows_of(best->rows) : 0;
+        if (!suits(f, p, device) || (above ? r < rows : r > rows))
+            continue;
+        int apart = abs(p->beside - (f->pipe->devices - 1));
+        bool nearer = !best || (above ? r < b : r > b);
+        bool truer = best && r == b && apart < abs(best->beside - (f->pipe->devices - 1));
+        if (nearer || truer)
+            best = p;
+    }
+    return best;
+}
+
+/* The profile that says most about a device, and, where rows lie between, the other one. */
+static const gpp_profile *find_profile(const forecaster *f, int device, int64_t rows,
+                                       const gpp_profile **other)
+{
+    const gpp_profile *below = next_profile(f, device, rows, false),
+                      *above = next_profile(f, device, rows, true);
+    *other = NULL;
+    if (!below && !above)
+        return f->own[device];
+    if (below && above && rows_of(above->rows) > rows_of(below->rows))
+        *other = above;
+    return below ? below : above;
+}
+
+/* Times for `rows`: on the line through two profiles, or in proportion to one. */
+static void scale_times(const gpp_profile *a, const gpp_profile *b, int64_t rows,
+                        gpp_operator_profile op[])
+{
+    double ra = (double)rows_of(a->rows), share = 0, factor = 1;
+    if (b)
+        share = ((double)rows - ra) / ((double)rows_of(b->rows) - ra);
+    else
+        factor = ra > 0 ? (double)rows / ra : 1;
+    for (int k = 0; k < a->operators; k++) {
+        const gpp_operator_profile *x = &a->op[k], *y = b ? &b->op[k] : x;
+        op[k] = *x;
+        op[k].forward_us = factor * (x->forward_us + share * (y->forward_us - x->forward_us));
+        op[k].keep_us = factor * (x->keep_us + share * (y->keep_us - x->keep_us));
+        op[k].backward_us = factor * (x->backward_us + share * (y->backward_us - x->backward_us));
+    }
+}
+
+static bool has_profile(const forecaster *f, int device)
+{
+    for (int k = 0; k < f->options->profiles; k++)
+        if (suits(f, f->options->profile[k], device))
+            return true;
+    for (int d = 0; d < device; d++)
+        if (f->own[d] && suits(f, f->own[d], device)) {
+            return true;
+        }
+    return false;
+}
+
+/* On this device, while the pipe's others run the same. */
+static gpp_status take_profile(forecaster *f, int device, gpp_error *err)
+{
+    gpp_pipe *p = f->pipe;
+    gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    const char **beside = calloc((size_t)p->devices, sizeof *beside);
+    if (!beside)
+        return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
+    for (int d = 0; d < p->devices; d++)
+        if (d != device)
+            beside[o.beside_count++] = p->device_name[d];
+    o.beside = o.beside_count ? beside : NULL;
+    o.device = p->device_name[device];
+    o.timeout_ms = f->options->timeout_ms;
+    o.seed = p->seed;
+    o.rows = f->step.full->rows.rows;
+    gpp_status status =
+        gpp_profile_new(&f->own[device], f->pipe->model, rows_of(f->step.full->rows.rows), &o, err);
+    free(beside);
+    return status;
+}
+
+/* Devices with as many cores share a profile. */
+static gpp_status take_profiles(forecaster *f, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    if (f->options->profiles)
+        for (int d = 0; d < f->pipe->devices; d++)
+            if (!has_profile(f, d))
+                return gpp__fail(err, GPP_EINVAL,
+                                 "no profile was taken on %d cores, as device %s has",
+                                 f->pipe->device_threads[d], f->pipe->device_name[d]);
+    for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++)
+        if (!has_profile(f, d))
+            status = take_profile(f, d, err);
+    return status;
+}
+
+static const gpp_profile *profile_of(const forecaster *f, int device, int64_t rows,
+                                     const gpp_profile **other)
+{
+    const gpp_profile *p = find_profile(f, device, rows, other);
+    for (int d = 0; !p && d < f->pipe->devices; d++)
+        if (f->own[d] && suits(f, f->own[d], device))
+            p = f->own[d];
+    return p;
+}
+
+/* --- times of cells --------------------------------------------------------------------------- */
+
+static gpp_status time_cells(const forecaster *f, const gpp__progset *set, cell_times *t,
+                             gpp_error *err)
+{
+    const gpp_pipe *p = f->pipe;
+    int64_t rows = rows_of(set->rows.rows);
+    gpp_operator_profile *op = calloc((size_t)p->network->nodes + 1, sizeof *op);
+    if (!op)
+        return gpp__fail(err, GPP_ENOMEM, "times of %d operators", p->network->nodes);
+    for (int j = 0; j < p->partitions; j++) {
+        const gpp_profile *other, *a = profile_of(f, p->device_of[j], rows, &other);
+        const gpp__program *program = set->program[j];
+        scale_times(a, other, rows, op);
+        t->forward[j] = 1e-3 * gpp__program_us(program, GPP__PASS_DROP, op);
+        t->keep[j] = 1e-3 * gpp__program_us(program, GPP__PASS_KEEP, op);
+        t->recompute[j] = 1e-3 * gpp__program_us(program, GPP__PASS_RECOMPUTE, op);
+        t->backward[j] = 1e-3 * gpp__program_backward_us(program, op);
+    }
+    free(op);
+    return GPP_OK;
+}
+
+static double copy_ms(const forecaster *f, int device, size_t bytes)
+{
+    const gpp_profile *other, *p = profile_of(f, device, rows_of(f->step.full->rows.rows), &other);
+    return p->bytes_per_us > 0 ? 1e-3 * (double)bytes / p->bytes_per_us : 0;
+}
+
+static double update_ms(const forecaster *f, int j)
+{
+    const gpp_pipe *p = f->pipe;
+    const gpp__stage *s = gpp__block_end(p, j);
+    if (p->home[j] != j)
+        return 0;
+    return copy_ms(f, p->device_of[j],
+                   s->grads_end + 2 * s->params_end + 2 * gpp__optimizer_bytes(p, j));
+}
+
+/* What crosses to the caller. */
+static size_t output_bytes(const forecaster *f)
+{
+    size_t bytes = 0;
+    for (int c = 0; c < f->pipe->crossings; c++)
+        if (f->pipe->crossing[c].to == f->pipe->partitions)
+            bytes += f->step.plan->route[c].bytes;
+    return bytes;
+}
+
+static double task_ms(const forecaster *f, const gpp__task *t)
+{
+    bool last = t->i == f->step.plan->shape.micro_batches - 1;
+    const cell_times *cell = last ? &f->last : &f->full;
+    switch (t->kind) {
+    case GPP__FORWARD:
+        return t->checkpointed ? cell->forward[t->j] : cell->keep[t->j];
+    case GPP__RECOMPUTE:
+        return cell->recompute[t->j];
+    case GPP__BACKWARD:
+        return cell->backward[t->j];
+    case GPP__UPDATE:
+        return update_ms(f, t->j);
+    case GPP__NORM:
+        return copy_ms(f, t->device, gpp__block_end(f->pipe, t->j)->grads_end);
+    default:
+        return copy_ms(f, t->device, 2 * output_bytes(f));
+    }
+}
+
+static gpp_status time_all(forecaster *f, gpp_error *err)
+{
+    size_t n = (size_t)f->pipe->partitions;
+    double *room = f->room = calloc(8 * n, sizeof *room);
+    if (!room)
+        return gpp__fail(err, GPP_ENOMEM, "times of %zu partitions", n);
+    f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n};
+    f->last = (cell_times){room + 4 * n, room + 5 * n, room + 6 * n, room + 7 * n};
+    gpp_status status = time_cells(f, f->step.full, &f->full, err);
+    return status == GPP_OK ? time_cells(f, f->step.last, &f->last, err) : status;
+}
+
+/* --- simulation ------------------------------------------------------------------------------- */
+
+static int count_nodes(const forecaster *f)
+{
+    int nodes = 1;
+    for (int d = 0; d < f->pipe->devices; d++)
+        nodes = f->node_of[d] >= nodes ? f->node_of[d] + 1 : nodes;
+    return nodes;
+}
+
+static gpp_status place_nodes(forecaster *f, gpp_error *err)
+{
+    gpp_pipe *p = f->pipe;
+    for (int d = 0; f->options->node_of && d < p->devices; d++) {
+        if (f->options->node_of[d] < 0 || f->options->node_of[d] > 1023)
+            return gpp__fail(err, GPP_EINVAL, "node_of[%d] must be 0 ... 1023, got %d", d,
+                             f->options->node_of[d]);
+        p->node_of[d] = f->options->node_of[d];
+    }
+    f->node_of = p->node_of;
+    return GPP_OK;
+}
+
+static void fill_buffers(forecaster *f)
+{
+    const gpp__plan *plan = f->step.plan;
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        bool apart = b->other >= 0 && f->node_of[b->other] != f->node_of[b->device];
+        f->buffer[k] = (gpp__sim_buffer){
+            .bytes = b->bytes,
+            .device = b->device,
+            .other = apart ? b->other : -1,
+            .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
+        };
+    }
+}
+
+static gpp_status simulate(forecaster *f, gpp_error *err)
+{
+    const gpp__plan *plan = f->step.plan;
+    int nodes = count_nodes(f);
+    size_t links = (size_t)nodes * (size_t)nodes;
+    f->task = calloc(plan->tasks + 1, sizeof *f->task);
+    f->buffer = calloc(plan->buffers + 1, sizeof *f->buffer);
+    f->link = calloc(links, sizeof *f->link);
+    if (!f->task || !f->buffer || !f->link)
+        return gpp__fail(err, GPP_ENOMEM, "simulation of %zu tasks", plan->tasks);
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        f->task[k] = (gpp__sim_task){t->device, t->access_count, t->access,
+                                     task_ms(f, t) + 1e-3 * f->options->task_us};
+    }
+    fill_buffers(f);
+    for (size_t k = 0; k < links; k++)
+        f->link[k] = (gpp__sim_link){f->options->link_us, f->options->bytes_per_us};
+    gpp__sim_spec spec = {f->pipe->devices, nodes,   f->node_of, plan->tasks,
+                          plan->buffers,    f->task, f->buffer,  f->link};
+    return gpp__simulate(&spec, &f->result, err);
+}
+
+/* --- the forecast ----------------------------------------------------------------------------- */
+
+static bool allocate(gpp_forecast *r)
+{
+    size_t n = (size_t)r->partitions, devices = (size_t)r->devices;
+    r->balance = calloc(n, sizeof *r->balance);
+    r->device_of = calloc(n, sizeof *r->device_of);
+    r->device = calloc(devices, sizeof *r->device);
+    r->task = calloc((size_t)r->tasks + 1, sizeof *r->task);
+    r->point = calloc((size_t)r->points + 1, sizeof *r->point);
+    for (int k = 0; k < 3; k++)
+        if (!(r->cell_ms[k] = calloc(n, sizeof *r->cell_ms[k])))
+            return false;
+    return r->balance && r->device_of && r->device && r->task && r->point;
+}
+
+static bool fill_devices(const forecaster *f, gpp_forecast *r)
+{
+    double busy = 0;
+    for (int d = 0; d < r->devices; d++) {
+        const gpp__sim_device *s = &f->result.device[d];
+        char *name = strdup(f->pipe->device_name[d]);
+        if (!name)
+            return false;
+        r->device[d] = (gpp_forecast_device){name,           f->pipe->device_threads[d],
+                                             s->busy_ms,     s->warm_up_ms,
+                                             s->transfer_ms, s->wait_ms,
+                                             s->drain_ms,    f->step.plan->bytes[d],
+                                             s->live_bytes};
+        busy += s->busy_ms;
+    }
+    r->bubble = r->step_ms > 0 ? 1 - busy / (r->step_ms * r->devices) : 0;
+    return true;
+}
+
+static void fill_cells(const forecaster *f, gpp_forecast *r)
+{
+    const gpp__step_shape *shape = &f->step.plan->shape;
+    bool recomputes = shape->checkpointed > 0;
+    for (int j = 0; j < r->partitions; j++) {
+        r->balance[j] = f->pipe->balance[j];
+        r->device_of[j] = f->pipe->device_of[j];
+        r->cell_ms[0][j] = recomputes ? f->full.forward[j] : f->full.keep[j];
+        r->cell_ms[1][j] = recomputes ? f->full.recompute[j] : 0;
+        r->cell_ms[2][j] = f->full.backward[j];
+    }
+    r->bound_ms = gpp__sim_bound(r->partitions, r->micro_batches, shape->checkpointed,
+                                 r->cell_ms[0], r->cell_ms[1], r->cell_ms[2]);
+}
+
+static void fill_tasks(const forecaster *f, gpp_forecast *r)
+{
+    for (int k = 0; k < r->tasks; k++) {
+        const gpp__task *t = &f->step.plan->task[k];
+        r->task[k] = (gpp_forecast_task){gpp__kind_letter((gpp__kind)t->kind),
+                                         t->i,
+                                         t->j,
+                                         t->device,
+                                         f->result.start_ms[k],
+                                         f->result.stop_ms[k]};
+    }
+    for (int k = 0; k < r->points; k++)
+        r->point[k] = (gpp_forecast_point){f->result.point[k].ms, f->result.point[k].device,
+                                           f->result.point[k].bytes};
+}
+
+static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, gpp_error *err)
+{
+    gpp_forecast *r = calloc(1, sizeof *r);
+    if (!r)
+        return gpp__fail(err, GPP_ENOMEM, "a forecast");
+    r->step_ms = f->result.end_ms;
+    r->partitions = f->pipe->partitions;
+    r->micro_batches = f->step.plan->shape.micro_batches;
+    r->devices = f->pipe->devices;
+    r->tasks = (int)f->step.plan->tasks;
+    r->points = (int)f->result.points;
+    r->checkpoint = f->pipe->checkpoint;
+    if (!allocate(r) || !fill_devices(f, r)) {
+        gpp_forecast_free(r);
+        return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", f->step.plan->tasks);
+    }
+    fill_cells(f, r);
+    fill_tasks(f, r);
+    *forecast = r;
+    return GPP_OK;
+}
+
+static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
+{
+    gpp__batch rows;
+    for (int b = 0; b < GPP__BATCHES; b++)
+        rows.rows[b] = b < f->pipe->batches ? f->pipe_options->batch : 0;
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < f->options->profiles; k++)
+        status = check_profile(f->pipe->model, f->options->profile[k], k, err);
+    if (status == GPP_OK)
+        status = place_nodes(f, err);
+    if (status == GPP_OK)
+        status = gpp__exec_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
+    f->own = calloc((size_t)f->pipe->devices, sizeof *f->own);
+    if (status == GPP_OK && !f->own)
+        status = gpp__fail(err, GPP_ENOMEM, "%d devices", f->pipe->devices);
+    if (status == GPP_OK)
+        status = take_profiles(f, err);
+    if (status == GPP_OK)
+        status = time_all(f, err);
+    if (status == GPP_OK)
+        status = simulate(f, err);
+    return status == GPP_OK ? write_forecast(f, forecast, err) : status;
+}
+
+static void release(forecaster *f)
+{
+    for (int d = 0; f->own && d < f->pipe->devices; d++)
+        gpp_profile_free(f->own[d]);
+    gpp__sim_release(&f->result);
+    free(f->own);
+    free(f->room);
+    free(f->task);
+    free(f->buffer);
+    free(f->link);
+    gpp__exec_put(f->pipe, &f->step);
+    gpp_pipe_free(f->pipe);
+}
+
+gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
+                            const gpp_pipe_options *pipe, const gpp_forecast_options *options,
+                            gpp_error *err)
+{
+    const gpp_forecast_options defaults = GPP_FORECAST_OPTIONS_INIT;
+    forecaster f = {.pipe_options = pipe, .options = options ? options : &defaults};
+    if (!forecast)
+        return gpp__fail(err, GPP_EINVAL, "forecast is NULL");
+    *forecast = NULL;
+    gpp_status status = check(model, pipe, f.options, err);
+    if (status == GPP_OK)
+        status = gpp__pipe_draft(&f.pipe, model, pipe, err);
+    if (status != GPP_OK)
+        return status;
+    status = run(&f, forecast, err);
+    release(&f);
+    return status;
+}
+
+void gpp_forecast_free(gpp_forecast *r)
+{
+    if (!r)
+        return;
+    for (int d = 0; r->device && d < r->devices; d++)
+        free((char *)r->device[d].name);
+    for (int k = 0; k < 3; k++)
+        free(r->cell_ms[k]);
+    free(r->balance);
+    free(r->device_of);
+    free(r->device);
+    free(r->task);
+    free(r->point);
+    free(r);
+}

@@ -1,0 +1,199 @@
+/*
+ * include/gridpipe/plan.h: what a pipe would do, before there is one: its training step predicted,
+ * and the pipe whose step is predicted to be the fastest.
+ *
+ * Neither starts the task runtime or runs anything but, where they are not given, profiles.
+ *
+ *     gpp_pipe_options options = GPP_PIPE_OPTIONS_INIT;
+ *     options.loss = "cross_entropy", options.optimizer = "adam", options.batch = 256;
+ *     options.memory_limit = (size_t)8 << 30;
+ *     gpp_plan_table *table;
+ *     gpp_plan_search(&table, model, &options, NULL, &err);
+ *     gpp_plan_apply(table, table->best, &options);
+ *     gpp_pipe_new(&pipe, model, &options, &err);
+ *     gpp_plan_free(table);                                (options points into it until here)
+ */
+#ifndef GRIDPIPE_PLAN_H
+#define GRIDPIPE_PLAN_H
+
+#include <gridpipe/balance.h>
+#include <gridpipe/pipe.h>
+
+GPP_BEGIN_DECLS
+
+/* --- one pipe --------------------------------------------------------------------------------- */
+
+/** A task of the step. */
+typedef struct gpp_forecast_task {
+    char kind;       /* 'F' forward, 'R' recompute, 'B' backward, 'L' loss, 'U' update, 'N' norm */
+    int micro_batch; /* -1: of none ('U', 'N') */
+    int partition, device;
+    double start_ms, stop_ms; /* from the start of the step */
+} gpp_forecast_task;
+
+/** A device in the step. The five times add up to the length of the step. */
+typedef struct gpp_forecast_device {
+    const char *name;   /* "cpu:0" */
+    int threads;        /* cores it uses */
+    double busy_ms;     /* it runs tasks */
+    double warm_up_ms;  /* idle before its first task */
+    double transfer_ms; /* idle while what its next task reads is on its way */
+    double wait_ms;     /* idle between tasks otherwise */
+    double drain_ms;    /* idle after its last task */
+    size_t bytes;       /* what a pipe allocates on it (gpp_pipe_memory) */
+    size_t live_bytes;  /* the most of it that has contents somebody still needs */
+} gpp_forecast_device;
+
+/** Bytes on a device that somebody still needs, from a time on. */
+typedef struct gpp_forecast_point {
+    double ms;
+    int device;
+    size_t bytes;
+} gpp_forecast_point;
+
+typedef struct gpp_forecast {
+    double step_ms;
+    double bound_ms; /* what no order of these cells can undercut when backwards are not split: the
+                        longest, over partitions k, of
+                          sum over j < k of (F_j + B_j) + m · (F_k + B_k) + recomputations · R_k */
+    double bubble;   /* part of the devices' time in which they are idle */
+    int partitions, micro_batches, devices, tasks, points;
+    gpp_checkpoint checkpoint;
+    int *balance;                /* [partitions] */
+    int *device_of;              /* [partitions] */
+    double *cell_ms[3];          /* [partitions] a forward, a recomputation, a backward of a full
+                                    micro-batch (0: there is none) */
+    gpp_forecast_device *device; /* [devices] */
+    gpp_forecast_task *task;     /* [tasks] in the order in which they are submitted */
+    gpp_forecast_point *point;   /* [points] ascending in time; the first of each device is at 0 */
+} gpp_forecast;
+
+/** Start from GPP_FORECAST_OPTIONS_INIT; fields may be added at the end. */
+typedef struct gpp_forecast_options {
+    size_t struct_size;                /* set by GPP_FORECAST_OPTIONS_INIT */
+    const gpp_profile *const *profile; /* [profiles] times of the model's layers, measured on
+                                          devices with as many cores as the pipe's, with rows like
+                                          its micro-batches'. For other rows, times between two
+                                          profiles are taken from the line through them, others in
+                                          proportion to the nearest. NULL: they are taken now */
+    int profiles;
+    double timeout_ms;  /* of a profile that is taken now */
+    double task_us;     /* the runtime's own time for each task */
+    const int *node_of; /* [devices] memory nodes from 0; NULL: by topology, where the runtime
+                           distinguishes them (STARPU_USE_NUMA) */
+    double link_us, bytes_per_us; /* between memory nodes: to start a transfer; its speed */
+} gpp_forecast_options;
+
+/* 10 us a task is what StarPU 1.3 needs for one with a few buffers; 8 GB/s and 10 us a link between
+ * sockets or over PCI express 3.0. */
+#define GPP_FORECAST_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(gpp_forecast_options), NULL, 0, 1000, 10, NULL, 10, 8000                            \
+    }
+
+/**
+ * Predict the training step of a pipe: its plan is made as gpp_pipe_new makes it, and run event by
+ * event with the times of a profile.
+ *
+ * @param forecast  out; NULL on failure. Release with gpp_forecast_free
+ * @param pipe      as for gpp_pipe_new; batch, the rows of the mini-batch, is needed (of every
+ *                  mini-batch, where the model has several). A plan beyond memory_limit is
+ *                  predicted all the same
+ * @param options   NULL: all defaults
+ * @return as gpp_pipe_new and gpp_profile_new, and GPP_EINVAL (no batch; profiles of another model,
+ * or none with as many cores as a device has)
+ */
+GPP_API gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
+                                    const gpp_pipe_options *pipe,
+                                    const gpp_forecast_options *options, gpp_error *err);
+/** NULL is fine. */
+GPP_API void gpp_forecast_free(gpp_forecast *forecast);
+
+typedef enum gpp_forecast_picture {
+    GPP_FORECAST_TEXT = 0, /* rows devices, to scale in time, at most 100 columns */
+    GPP_FORECAST_SVG = 1,  /* the same as a drawing, with the bytes of each device over time */
+} gpp_forecast_picture;
+
+/** @param text  out: release it with gpp_string_free @return GPP_OK, GPP_EINVAL, GPP_ENOMEM */
+GPP_API gpp_status gpp_forecast_draw(const gpp_forecast *forecast, gpp_forecast_picture picture,
+                                     char **text, gpp_error *err);
+
+/* --- the best pipe ---------------------------------------------------------------------------- */
+
+/** Start from GPP_PLAN_OPTIONS_INIT; fields may be added at the end. */
+typedef struct gpp_plan_options {
+    size_t struct_size;            /* set by GPP_PLAN_OPTIONS_INIT */
+    int partitions;                /* 0: any number; else this */
+    int max_partitions;            /* 0: one for each device; else at most so many are tried */
+    int chunks;                    /* 0: any number; else this */
+    int max_chunks;                /* at most so many are tried */
+    bool any_checkpoint;           /* all modes are tried; else that of the pipe's options alone */
+    bool keep_balance;             /* the balance of the pipe's options is used as it is */
+    int listed;                    /* candidates in the table at most, besides the best; 0: all */
+    gpp_forecast_options forecast; /* profiles and links; further profiles are taken as needed */
+} gpp_plan_options;
+#define GPP_PLAN_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(gpp_plan_options), 0, 0, 0, 64, true, false, 0, GPP_FORECAST_OPTIONS_INIT           \
+    }
+
+/** A pipe that was considered. */
+typedef struct gpp_candidate {
+    int partitions, chunks, micro_batches;
+    gpp_checkpoint checkpoint;
+    size_t activation_limit; /* with GPP_CHECKPOINT_BUDGET */
+    int *balance;            /* [partitions] */
+    int devices;
+    char **device;     /* [partitions] where each runs */
+    size_t *bytes;     /* [devices] by plan */
+    size_t most_bytes; /* of any device */
+    double step_ms, bound_ms, bubble;
+    double efficiency; /* of its devices: work that any pipe has to do (forwards and
+                          backwards), by the length of the step and the devices */
+    bool fits;         /* within the pipe's memory_limit */
+    char why[160];     /* in words: why it was chosen, or what it lacks */
+} gpp_candidate;
+
+typedef struct gpp_plan_table {
+    int candidates;
+    gpp_candidate *candidate; /* those that fit first, each part by step time; then by bytes */
+    int best;                 /* index of the one that was chosen; -1: nothing fits */
+    int64_t batch;
+    size_t memory_limit;
+    int profiles;
+    gpp_profile **profile; /* [profiles] that were taken; the table's */
+    char advice[512]; /* in words: why the best one was chosen; when nothing fits, what would */
+    /* When nothing fits: */
+    size_t needed_limit;   /* the smallest memory_limit with which a candidate fits */
+    int64_t fitting_batch; /* the largest mini-batch that fits, 0: none */
+} gpp_plan_table;
+
+/**
+ * Search for the pipe with the shortest predicted training step that fits.
+ *
+ * For every number of partitions and chunks, and every checkpoint mode, layers are cut by
+ * gpp_balance_exact with the times of a profile of such micro-batches on such devices, under the
+ * memory limit; the plan of that cut is made and simulated (gpp_forecast_new). Times within one
+ * percent of each other count as equal: then fewer bytes, fewer partitions and fewer chunks are
+ * preferred. Results of a pipe depend on its chunks (in their last bits; with batch normalisation
+ * also in its statistics) and on nothing else of all this.
+ *
+ * @param table    out; release with gpp_plan_free. When nothing fits there is one, too
+ * @param pipe     what is fixed: loss, optimizer, batch (needed), devices, memory_limit, ...; its
+ *                 partitions, balance and chunks do not count (see options), its checkpoint only
+ *                 without any_checkpoint. With a list of devices, candidates use the first ones
+ * @param options  NULL: all defaults
+ * @return GPP_OK, GPP_ENOMEM (nothing fits: the message says what would), and as gpp_forecast_new
+ */
+GPP_API gpp_status gpp_plan_search(gpp_plan_table **table, const gpp_model *model,
+                                   const gpp_pipe_options *pipe, const gpp_plan_options *options,
+                                   gpp_error *err);
+/** Set partitions, balance, chunks, checkpoint, activation_limit and devices to those of a
+ * candidate. The options point into the table then. @return GPP_OK or GPP_EINVAL (no candidate) */
+GPP_API gpp_status gpp_plan_apply(const gpp_plan_table *table, int candidate,
+                                  gpp_pipe_options *pipe, gpp_error *err);
+/** NULL is fine. */
+GPP_API void gpp_plan_free(gpp_plan_table *table);
+
+GPP_END_DECLS
+#endif
