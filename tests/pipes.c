@@ -53,6 +53,35 @@ gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options)
     return pipe;
 }
 
+/* Whether there is room for what both kinds of passes keep. */
+static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t rows)
+{
+    gpp_pipe *draft;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp__batch batch = {{rows}};
+    bool fits = true;
+    cr_assert_eq(gpp__pipe_draft(&draft, model, o, &err), GPP_OK, "%s", err.msg);
+    unsigned train = gpp__pipe_training(draft);
+    unsigned passes[] = {train, (train & ~(unsigned)GPP__DO_UPDATE) | GPP__DO_GRAD_INPUT};
+    for (int k = 0; fits && k < 2; k++) {
+        gpp__plan *plan;
+        gpp_status status = gpp__exec_plan(draft, passes[k], &batch, &plan, &err);
+        cr_assert(status == GPP_OK || status == GPP_ENOMEM, "%s", err.msg);
+        fits = status == GPP_OK;
+        gpp__plan_free(plan);
+    }
+    gpp_pipe_free(draft);
+    return fits;
+}
+
+void test_tighten(const gpp_model *model, gpp_pipe_options *o, int64_t rows, size_t from)
+{
+    o->checkpoint = GPP_CHECKPOINT_BUDGET;
+    o->activation_limit = from;
+    while (!has_room(model, o, rows))
+        o->activation_limit += o->activation_limit / 2 + 1;
+}
+
 /* --- batches
  * -------------------------------------------------------------------------------------------------------
  */

@@ -27,6 +27,13 @@ gpp_model *test_model_new(const test_model *m);
  * on failure. */
 gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options);
 
+/**
+ * Let a pipe keep what few bytes have room for: GPP_CHECKPOINT_BUDGET with an activation_limit that
+ * is at least `from` and about as small as mini-batches of `rows` rows allow, in steps and in
+ * passes that also want the gradient of the input.
+ */
+void test_tighten(const gpp_model *model, gpp_pipe_options *options, int64_t rows, size_t from);
+
 /** A mini-batch of `rows` rows for the model's pipe: x, target, y with memory of their own. */
 typedef struct test_batch {
     gpp_tensor x, target, y, grad_y, grad_x;

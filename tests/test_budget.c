@@ -103,3 +103,85 @@ Test(budget, steps_have_the_same_bits_whatever_there_is_room_for)
     for (const test_model *m = test_models; m->text; m++)
         expect_same_bits(m, 3);
 }
+
+static const test_model branches = {
+    "long and short skips, a block with a branch, batch normalisation",
+    "conv2d out=4 kernel=3 padding=1; batchnorm; relu; stash name=a; maxpool2d kernel=2; "
+    "conv2d out=8 kernel=3 padding=1; batchnorm; relu; stash name=b; "
+    "conv2d out=8 kernel=3 padding=1; pop name=b mode=add { conv2d out=8 kernel=1; relu }; relu; "
+    "dropout p=0.2; upsample scale=2; pop name=a mode=cat dim=1; conv2d out=2 kernel=3 padding=1; "
+    "flatten; linear out=3",
+    3,
+    {2, 8, 8},
+    "mse"};
+static const test_model small = {
+    "a chain of few operators",
+    "linear out=8; relu; linear out=8; relu; layernorm shape=8; linear out=8; relu; linear out=4",
+    1,
+    {8},
+    "mse"};
+
+Test(budget, skips_branches_and_statistics_too)
+{
+    expect_same_bits(&branches, 3);
+    expect_same_bits(&small, 3);
+}
+
+/* Bytes of the pipe's only device by plan. */
+static size_t planned(const gpp_pipe *pipe)
+{
+    size_t bytes = 0;
+    cr_assert_eq(gpp_pipe_memory(pipe, 0, &bytes, NULL, NULL), GPP_OK);
+    return bytes;
+}
+
+static gpp_status try_limit(const test_model *m, size_t limit, gpp_pipe **pipe, gpp_error *err)
+{
+    static const char *const core[] = {"cpu:0"};
+    gpp_pipe_options o = options(1, 0);
+    gpp_model *model = test_model_new(m);
+    o.devices = core;
+    o.device_count = 1;
+    o.memory_limit = limit;
+    o.batch = 10;
+    o.loss = m->loss;
+    o.optimizer = "sgd lr=0.05 momentum=0.9";
+    gpp_status status = gpp_pipe_new(pipe, model, &o, err);
+    gpp_model_free(model);
+    return status;
+}
+
+Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe;
+    cr_assert_eq(try_limit(&branches, 0, &pipe, &err), GPP_OK, "%s", err.msg);
+    size_t all = planned(pipe), limit = all;
+    int fitting = 0;
+    gpp_pipe_free(pipe);
+    for (; try_limit(&branches, limit, &pipe, &err) == GPP_OK; limit -= all / 16, fitting++) {
+        size_t bytes = planned(pipe);
+        cr_expect_leq(bytes, limit, "%zu bytes planned, the limit is %zu", bytes, limit);
+        /* What is kept comes in pieces as large as an activation of all micro-batches: 4 x 2048. */
+        cr_expect_geq(bytes + 5 * 4 * 2048, limit, "%zu of %zu bytes used", bytes, limit);
+        test_trace t = {0};
+        test_train(pipe, 1, (int64_t[]){10}, &t);
+        cr_expect_leq(planned(pipe), limit);
+        test_trace_free(&t);
+        gpp_pipe_free(pipe);
+    }
+    cr_expect_eq(err.code, GPP_ENOMEM, "%s", err.msg);
+    cr_expect_geq(fitting, 3, "%d limits fit", fitting);
+}
+
+Test(budget, limits_belong_to_the_mode)
+{
+    gpp_model *model = test_model_new(&small);
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = options(1, 4096);
+    gpp_pipe *pipe;
+    o.checkpoint = GPP_CHECKPOINT_NEVER;
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "activation_limit is given, but checkpoint is never"), "%s", err.msg);
+    gpp_model_free(model);
+}

@@ -30,6 +30,8 @@ static gpp_pipe *faulty_pipe(int chunks, gpp_checkpoint mode, bool nan_is_error)
     o.loss = "mse";
     o.optimizer = "sgd lr=0.1 momentum=0.9";
     o.nan_is_error = nan_is_error;
+    if (mode == GPP_CHECKPOINT_BUDGET)
+        test_tighten(model, &o, 8, 1);
     gpp_pipe *pipe;
     cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
     gpp_model_free(model);
@@ -48,7 +50,7 @@ static gpp_status step(gpp_pipe *pipe, uint64_t seed, gpp_error *err)
 
 Test(failure, leaves_the_state_as_it_was_and_the_pipe_usable)
 {
-    for (int mode = 0; mode < 3; mode++)
+    for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++)
         for (int when = TEST_FAIL_FORWARD; when <= TEST_FAIL_BACKWARD; when++)
             for (int id = 0; id < 3; id++) {
                 gpp_error err = GPP_ERROR_INIT;

@@ -131,11 +131,15 @@ Test(identity, forward_and_backward_give_the_gradients_of_the_same_chunks)
     const test_model *m = &test_models[2]; /* mse: its gradient is easy to give by hand */
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.chunks = 4;
+    gpp_model *model = test_model_new(m);
     test_trace first = {0};
     for (o.partitions = 1; o.partitions <= 4; o.partitions++)
-        for (int mode = 0; mode < 3; mode++) {
+        for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++) {
             gpp_error err = GPP_ERROR_INIT;
             o.checkpoint = (gpp_checkpoint)mode;
+            o.activation_limit = 0;
+            if (mode == GPP_CHECKPOINT_BUDGET)
+                test_tighten(model, &o, 10, 64);
             gpp_pipe *pipe = test_pipe_new(m, &o);
             test_batch b = test_batch_new(pipe, 10, 5);
             cr_assert_eq(gpp_pipe_forward(pipe, &b.x, &b.y, NULL, &err), GPP_OK, "%s", err.msg);
@@ -154,6 +158,7 @@ Test(identity, forward_and_backward_give_the_gradients_of_the_same_chunks)
             test_batch_free(&b);
             gpp_pipe_free(pipe);
         }
+    gpp_model_free(model);
     test_trace_free(&first);
 }
 

@@ -25,6 +25,11 @@ static gpp_pipe *pipe_new(int partitions, gpp_checkpoint mode)
     o.partitions = partitions;
     o.checkpoint = mode;
     o.chunks = 3;
+    if (mode == GPP_CHECKPOINT_BUDGET) {
+        gpp_model *m = test_model_new(&model);
+        test_tighten(m, &o, 7, 64);
+        gpp_model_free(m);
+    }
     return test_pipe_new(&model, &o);
 }
 
@@ -41,7 +46,7 @@ static void gradients_of(gpp_pipe *p, test_trace *t, const test_batch *b)
 Test(modes, forwards_may_wait_for_their_backwards_in_any_order)
 {
     for (int n = 1; n <= 4; n++)
-        for (int mode = 0; mode < 3; mode++) {
+        for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++) {
             gpp_error err = GPP_ERROR_INIT;
             gpp_pipe *alone = pipe_new(n, (gpp_checkpoint)mode);
             gpp_pipe *both = pipe_new(n, (gpp_checkpoint)mode);

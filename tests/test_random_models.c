@@ -326,38 +326,6 @@ static void random_cut(growing *g, int layers, int balance[], gpp_pipe_options *
     o->balance = balance;
 }
 
-/* Whether there is room for what both of `run`'s passes keep. */
-static bool has_room(const gpp_model *model, gpp_pipe_options o, int64_t rows)
-{
-    gpp_pipe *draft;
-    gpp_error err = GPP_ERROR_INIT;
-    gpp__batch batch = {{rows}};
-    bool fits = true;
-    o.loss = "mse reduction=mean";
-    o.optimizer = "sgd lr=0.02 momentum=0.5";
-    cr_assert_eq(gpp__pipe_draft(&draft, model, &o, &err), GPP_OK, "%s", err.msg);
-    unsigned train = gpp__pipe_training(draft);
-    unsigned passes[] = {train, (train & ~(unsigned)GPP__DO_UPDATE) | GPP__DO_GRAD_INPUT};
-    for (int k = 0; fits && k < 2; k++) {
-        gpp__plan *plan;
-        gpp_status status = gpp__exec_plan(draft, passes[k], &batch, &plan, &err);
-        cr_assert(status == GPP_OK || status == GPP_ENOMEM, "%s", err.msg);
-        fits = status == GPP_OK;
-        gpp__plan_free(plan);
-    }
-    gpp_pipe_free(draft);
-    return fits;
-}
-
-/* Keep what a few bytes have room for: not much more than the least that is possible. */
-static void tighten(const gpp_model *model, int64_t rows, growing *g, gpp_pipe_options *o)
-{
-    o->checkpoint = GPP_CHECKPOINT_BUDGET;
-    o->activation_limit = (size_t)64 + (size_t)draw(g, 512);
-    while (!has_room(model, *o, rows))
-        o->activation_limit += o->activation_limit / 2;
-}
-
 static void check(uint64_t seed)
 {
     random_model r = grow(seed);
@@ -376,7 +344,7 @@ static void check(uint64_t seed)
     for (int k = 0; k < PIPES_EACH; k++) {
         random_cut(&g, gpp_model_layers(model), balance, &o);
         if (k == 0)
-            tighten(model, rows, &g, &o);
+            test_tighten(model, &o, rows, (size_t)64 + (size_t)draw(&g, 512));
         test_trace cut = run(model, o, rows, seed, r.text);
         cr_expect_eq(test_trace_differs(&one, &cut), -1,
                      "seed %llu: %d partitions (the first of %d layers), %d chunks of %d rows, %s: "

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/parity.h"
+#include "tests/pipes.h"
 #include "tests/support.h"
 #include "tests/user_rig.h"
 
@@ -34,6 +35,8 @@ static gpp_pipe *gate_pipe(const gpp_model *model, int partitions, gpp_checkpoin
     o.chunks = 3;
     o.checkpoint = mode;
     o.loss = "mse";
+    if (mode == GPP_CHECKPOINT_BUDGET)
+        test_tighten(model, &o, 7, 1);
     cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
     return pipe;
 }
@@ -62,12 +65,12 @@ Test(user_pipes, every_cut_and_mode_has_the_same_bits)
     cr_assert_eq(gpp_pipe_gradients(first, &b.tx, &b.tt, NULL, NULL, &loss[0], &err), GPP_OK, "%s",
                  err.msg);
     for (int partitions = 1; partitions <= 9; partitions++)
-        for (int mode = 0; mode < 3; mode++) {
+        for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++) {
             gpp_pipe *pipe = gate_pipe(model, partitions, (gpp_checkpoint)mode);
             cr_assert_eq(gpp_pipe_gradients(pipe, &b.tx, &b.tt, NULL, NULL, &loss[1], &err), GPP_OK,
                          "%s", err.msg);
             cr_expect_eq(loss[0], loss[1]);
-            parity_same_gradients(pipe, first, 0, parity_modes[mode]);
+            parity_same_gradients(pipe, first, 0, gpp_checkpoint_name((gpp_checkpoint)mode));
             gpp_pipe_free(pipe);
         }
     gpp_pipe_free(first);
