@@ -291,7 +291,6 @@ static void place_forward(writer *w, int q, gpp__action *c, gpp__place *at, int 
         return;
     c->keeps = true;
     int saved = make_instance(w, s->kernel.saved_bytes, q);
-    w->made[saved].stays = true;
     w->saved_now[c->step] = w->saved_by[q] = saved;
 }
 

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "codelets/program_internal.h"
 #include "tests/networks.h"
 #include "tests/pipes.h"
 #include "tests/support.h"
@@ -121,9 +122,21 @@ static const test_model small = {
     {8},
     "mse"};
 
+/* Tensors that no backward reads are the smallest ones: the best places to begin again from. */
+static const test_model waists = {
+    "small tensors between large ones that no backward reads",
+    "conv2d out=1 kernel=1; upsample scale=4; conv2d out=4 kernel=3 padding=1; relu; "
+    "conv2d out=1 kernel=1; avgpool2d kernel=4; upsample scale=4; conv2d out=4 kernel=3 padding=1; "
+    "tanh; conv2d out=1 kernel=1; avgpool2d kernel=4; upsample scale=4; "
+    "conv2d out=4 kernel=3 padding=1; sigmoid; avgpool2d kernel=4",
+    3,
+    {2, 4, 4},
+    "mse"};
+
 Test(budget, skips_branches_and_statistics_too)
 {
     expect_same_bits(&branches, 3);
+    expect_same_bits(&waists, 3);
     expect_same_bits(&small, 3);
 }
 
@@ -151,19 +164,21 @@ static gpp_status try_limit(const test_model *m, size_t limit, gpp_pipe **pipe, 
     return status;
 }
 
-Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
+/* Limits from all that could be used down to what is too little; each is used, but for `piece`
+ * bytes. */
+static void expect_used(const test_model *m, size_t piece)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *pipe;
-    cr_assert_eq(try_limit(&branches, 0, &pipe, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(try_limit(m, 0, &pipe, &err), GPP_OK, "%s", err.msg);
     size_t all = planned(pipe), limit = all;
     int fitting = 0;
     gpp_pipe_free(pipe);
-    for (; try_limit(&branches, limit, &pipe, &err) == GPP_OK; limit -= all / 16, fitting++) {
+    for (; try_limit(m, limit, &pipe, &err) == GPP_OK; limit -= all / 24, fitting++) {
         size_t bytes = planned(pipe);
-        cr_expect_leq(bytes, limit, "%zu bytes planned, the limit is %zu", bytes, limit);
-        /* What is kept comes in pieces as large as an activation of all micro-batches: 4 x 2048. */
-        cr_expect_geq(bytes + 5 * 4 * 2048, limit, "%zu of %zu bytes used", bytes, limit);
+        cr_expect_leq(bytes, limit, "%s: %zu bytes planned, the limit is %zu", m->why, bytes,
+                      limit);
+        cr_expect_geq(bytes + piece, limit, "%s: %zu of %zu bytes used", m->why, bytes, limit);
         test_trace t = {0};
         test_train(pipe, 1, (int64_t[]){10}, &t);
         cr_expect_leq(planned(pipe), limit);
@@ -171,7 +186,130 @@ Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
         gpp_pipe_free(pipe);
     }
     cr_expect_eq(err.code, GPP_ENOMEM, "%s", err.msg);
-    cr_expect_geq(fitting, 3, "%d limits fit", fitting);
+    cr_expect_geq(fitting, 3, "%s: %d limits fit", m->why, fitting);
+}
+
+Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
+{
+    /* What is kept comes in pieces as large as an activation, of each of 4 micro-batches of 3 rows;
+     * a few, since less may be kept, but nothing else instead. */
+    expect_used(&branches, 5 * 4 * 3 * 4 * 64 * sizeof(float));
+    expect_used(&waists, 5 * 4 * 3 * 4 * 256 * sizeof(float));
+    expect_used(&small, 5 * 4 * 3 * 64);
+}
+
+/* --- sections and scripts --------------------------------------------------------------------- */
+
+static gpp_pipe *draft(const test_model *m, size_t limit, gpp__exec *e)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = options(1, limit);
+    gpp_model *model = test_model_new(m);
+    gpp_pipe *pipe;
+    gpp__batch rows = {{10}};
+    o.loss = m->loss;
+    cr_assert_eq(gpp__pipe_draft(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+    gpp_model_free(model);
+    cr_assert_eq(gpp__exec_draft(pipe, gpp__pipe_training(pipe), &rows, e, &err), GPP_OK, "%s",
+                 err.msg);
+    return pipe;
+}
+
+Test(budget, sections_end_where_nothing_is_done_in_place)
+{
+    static const test_model m = {
+        "", "linear out=8; relu; linear out=8; tanh; linear out=8", 1, {8}, "mse"};
+    static const int first[] = {0, 2, 4}, count[] = {2, 2, 1};
+    gpp__exec e;
+    gpp_pipe *pipe = draft(&m, 0, &e);
+    gpp__section section[5];
+    int sections;
+    cr_assert_eq(gpp__program_sections(e.full->program[0], section, &sections, NULL), GPP_OK);
+    cr_assert_eq(sections, 3, "%d sections", sections);
+    for (int k = 0; k < 3; k++) {
+        cr_expect_eq(section[k].first, first[k]);
+        cr_expect_eq(section[k].count, count[k]);
+        /* 3 rows of 8 floats, 96 -> 128 bytes: what relu and tanh give, which their backwards and
+         * those of the next linears read. */
+        cr_expect_eq(section[k].tape, k < 2 ? 128 : 0, "section %d: %zu", k, section[k].tape);
+        cr_expect_eq(section[k].input, k ? 128 : 0, "section %d: %zu", k, section[k].input);
+        cr_expect_eq(section[k].extra, 0);
+    }
+    gpp__exec_put(pipe, &e);
+    gpp_pipe_free(pipe);
+}
+
+Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
+{
+    static const test_model m = {"", "linear out=8; relu; linear out=8", 1, {8}, "mse"};
+    static const struct {
+        const char *message;
+        int moves;
+        gpp__move move[8];
+    } cases[] = {
+        {"parts what operators do in place", 4, {{false, 1}, {true, 2}, {true, 1}, {true, 0}}},
+        {"operator 1 goes back before", 3, {{true, 1}, {true, 2}, {true, 0}}},
+        {"1 operators never go back", 2, {{true, 2}, {true, 1}}},
+        {"moves operator 3 of 3", 1, {{true, 3}}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp__exec e;
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_pipe *pipe = draft(&m, 0, &e);
+        cr_expect_eq(gpp__program_follow(e.full->program[0], cases[k].move, cases[k].moves, &err),
+                     GPP_EINVAL);
+        cr_expect(strstr(err.msg, cases[k].message), "\"%s\" in \"%s\"", cases[k].message, err.msg);
+        gpp__exec_put(pipe, &e);
+        gpp_pipe_free(pipe);
+    }
+}
+
+/* Whether operator `op` of the only partition runs again. */
+static bool runs_again(const gpp_pipe *pipe, int op)
+{
+    const gpp__phase *f = pipe->last->full->program[0]->phase;
+    bool again = false;
+    for (int q = 0; q < f->calls; q++)
+        again |= !f->call[q].back && f->call[q].step == op + 1;
+    return again;
+}
+
+/* In a recomputation of its own, or between the backwards of others. */
+Test(budget, what_runs_again_is_told_so)
+{
+    static const int64_t dim = 8;
+    int again = 0, kept = 0;
+    for (size_t limit = 300; limit < 4000; limit += 100) {
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_model *model;
+        gpp_pipe *pipe;
+        gpp_model_new(&model, &err);
+        gpp_model_add_text(model, "linear out=8", &err);
+        gpp__model_add_op(model, &test_op_faulty, NULL, (gpp_attr[]){GPP_INT("id", 1)}, 1, &err);
+        gpp_model_add_text(model, "linear out=8; tanh; linear out=8; tanh; linear out=8; tanh",
+                           &err);
+        gpp_model_set_input(model, GPP_F32, 1, &dim, &err);
+        gpp_pipe_options o = options(1, limit);
+        o.loss = "mse";
+        gpp_status status = gpp_pipe_new(&pipe, model, &o, &err);
+        gpp_model_free(model);
+        cr_assert_eq(status, GPP_OK, "%s", err.msg);
+        test_batch b = test_batch_new(pipe, 8, 3);
+        test_faults[1] = (test_fault_at){TEST_NO_FAULT, -1};
+        status = gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err);
+        if (status == GPP_OK) {
+            bool expected = runs_again(pipe, 1);
+            again += expected;
+            kept += !expected;
+            test_faults[1].when = TEST_FAIL_RECOMPUTE;
+            status = gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err);
+            cr_expect_eq(status, expected ? GPP_EKERNEL : GPP_OK, "%zu bytes", limit);
+        }
+        gpp_error_clear(&err);
+        test_batch_free(&b);
+        gpp_pipe_free(pipe);
+    }
+    cr_expect(again > 2 && kept > 2, "%d limits make it run again, %d do not", again, kept);
 }
 
 Test(budget, limits_belong_to_the_mode)
