@@ -141,8 +141,10 @@ typedef struct gpp_plan_options {
 typedef struct gpp_candidate {
     int partitions, chunks, micro_batches;
     gpp_checkpoint checkpoint;
-    size_t activation_limit; /* with GPP_CHECKPOINT_BUDGET */
-    int *balance;            /* [partitions] */
+    size_t activation_limit;    /* with GPP_CHECKPOINT_BUDGET */
+    const gpp_profile *profile; /* with it, for gpp_pipe_options.profile: one of the table's, or of
+                                   those that were given; else NULL */
+    int *balance;               /* [partitions] */
     int devices;
     char **device;     /* [partitions] where each runs */
     size_t *bytes;     /* [devices] by plan */
@@ -188,7 +190,7 @@ typedef struct gpp_plan_table {
 GPP_API gpp_status gpp_plan_search(gpp_plan_table **table, const gpp_model *model,
                                    const gpp_pipe_options *pipe, const gpp_plan_options *options,
                                    gpp_error *err);
-/** Set partitions, balance, chunks, checkpoint, activation_limit and devices to those of a
+/** Set partitions, balance, chunks, checkpoint, activation_limit, profile and devices to those of a
  * candidate. The options point into the table then. @return GPP_OK or GPP_EINVAL (no candidate) */
 GPP_API gpp_status gpp_plan_apply(const gpp_plan_table *table, int candidate,
                                   gpp_pipe_options *pipe, gpp_error *err);
