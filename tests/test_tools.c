@@ -314,6 +314,11 @@ static const run_case runs[] = {
     {"losses of their own", "--loss 'cross_entropy reduction=none'"},
     {"a pipe", "--loss cross_entropy --pipe 'balance=2,2,3 chunks=7 checkpoint=always "
                "deferred_batch_norm=1'"},
+    {"a budget that keeps some",
+     "--loss cross_entropy --optimizer 'sgd lr=0.1' --pipe 'balance=3,4 chunks=5 checkpoint=budget "
+     "activation_limit=2048'"},
+    {"a budget of a limit",
+     "--loss cross_entropy --chunks 5 --checkpoint budget --memory-limit 1M"},
     {NULL, NULL},
 };
 
@@ -586,7 +591,7 @@ Test(tools, model_draws_the_schedule_and_the_graph)
     release(&o);
     o = gridpipe("model --model 'split dim=1 parts=2; muladd; cat dim=1' --input 4 --memory");
     cr_expect_eq(o.status, 0, "%s", o.err);
-    cr_expect(strstr(o.out, "MiB planned"), "%s", o.out);
+    cr_expect(strstr(o.out, " planned for a step of 32 rows"), "%s", o.out);
     release(&o);
 }
 
@@ -634,6 +639,462 @@ Test(tools, json_can_be_read)
     json_decref(json_of(o.out, "train, epoch 1"));
     json_decref(json_of(second, "train, epoch 2"));
     release(&o);
+}
+
+/* --- profile and plan -------------------------------------------------------------------------
+ */
+
+static int count_of(const char *text, const char *what)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+        count++;
+    return count;
+}
+
+static void expect_columns(const char *text, const char *why)
+{
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+        cr_expect_leq(strcspn(line, "\n"), 100, "%s: too wide for 100 columns: %.*s", why,
+                      (int)strcspn(line, "\n"), line);
+}
+
+static double number_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    cr_assert(json_is_number(value), "no number %s", key);
+    return json_number_value(value);
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    cr_assert(text, "no text %s", key);
+    return text;
+}
+
+/* An outcome that must be an object. */
+static json_t *json_from(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static json_t *json_from(int status, const char *format, ...)
+{
+    char args[2048];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(args, sizeof args, format, list);
+    va_end(list);
+    outcome o = gridpipe("%s", args);
+    cr_assert_eq(o.status, status, "%s: status %d: %s", args, o.status, o.err);
+    json_t *root = json_of(o.out, args);
+    release(&o);
+    return root;
+}
+
+static char *path_of(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+/* A profile of `model` whose times are made up, so that plans do not depend on the machine. */
+static void write_profile(const char *name, int rows, double us)
+{
+    gpp_profile *p;
+    gpp_error err = GPP_ERROR_INIT;
+    expect(0, "profile --model '%s' --input %d --rows %d --device cpu:0 --timeout 0 --save made",
+           model, FEATURES, rows);
+    cr_assert_eq(gpp_profile_read(&p, path_of("made"), &err), GPP_OK, "%s", err.msg);
+    for (int l = 0; l < p->layers; l++) {
+        gpp_layer_profile *y = &p->layer[l];
+        y->forward_us = y->recompute_us = y->recompute_last_us = y->backward_us = 0;
+    }
+    for (int k = 0; k < p->operators; k++) {
+        gpp_operator_profile *op = &p->op[k];
+        gpp_layer_profile *y = &p->layer[op->layer];
+        op->forward_us = op->keep_us = us * rows;
+        op->backward_us = 2 * us * rows;
+        y->forward_us += op->forward_us;
+        y->recompute_us += op->keep_us;
+        y->recompute_last_us += op->keep_us;
+        y->backward_us += op->backward_us;
+    }
+    p->bytes_per_us = 10000;
+    cr_assert_eq(gpp_profile_write(p, path_of(name), &err), GPP_OK, "%s", err.msg);
+    gpp_profile_free(p);
+}
+
+static bool has_second_core(void)
+{
+    outcome o = gridpipe("profile --model relu --input 3 --timeout 0 --device cpu:1");
+    bool has = o.status == 0;
+    cr_expect(has || strstr(o.err, "cpu:1"), "%s", o.err);
+    release(&o);
+    return has;
+}
+
+Test(tools, profile_lists_times_and_bytes_of_every_layer)
+{
+    static const char *const forms[] = {"",
+                                        "--operators",
+                                        "--timeout 50 --precision 0.5",
+                                        "--precision 0 --timeout 20",
+                                        "--sizes",
+                                        "--device cpu:0",
+                                        "--device cpu:0 --beside cpu:1",
+                                        "--rows 1",
+                                        "--load was",
+                                        "--load was --operators"};
+    static const char stem[] = "--model 'conv2d out=8 kernel=3 padding=1 @stem; stash name=s; relu "
+                               "@a_label_that_is_much_too_long_for_the_table_of_layers; pop name=s "
+                               "mode=add; flatten; linear out=10' --input 3,4,5";
+    expect(0, "profile %s --timeout 20 --save was", stem);
+    bool second = has_second_core();
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+        if (strstr(forms[k], "cpu:1") && !second)
+            continue;
+        bool loads = !strncmp(forms[k], "--load", 6), sizes = !strcmp(forms[k], "--sizes");
+        outcome o = gridpipe("profile %s %s%s", loads ? "" : stem, forms[k],
+                             loads || sizes || strstr(forms[k], "timeout") ? "" : " --timeout 20");
+        cr_expect_eq(o.status, 0, "%s: %s", forms[k], o.err);
+        cr_expect(strstr(o.out, "stem") && strstr(o.out, "total"), "%s: %s", forms[k], o.out);
+        cr_expect_eq(!strstr(o.out, "forward"), sizes, "%s: %s", forms[k], o.out);
+        cr_expect_eq(!strstr(o.out, " conv2d"), !strstr(forms[k], "operators"), "%s: %s", forms[k],
+                     o.out);
+        expect_columns(o.out, forms[k]);
+        release(&o);
+    }
+}
+
+Test(tools, a_saved_profile_is_shown_as_it_was_measured)
+{
+    const char *args = "--model 'linear out=4 @a; relu; linear out=3' --input 6";
+    outcome now = gridpipe("profile %s --timeout 20 --rows 8 --save p --json", args);
+    outcome then = gridpipe("profile --load p --json");
+    cr_expect_eq(now.status, 0, "%s", now.err);
+    cr_expect_str_eq(now.out, then.out);
+    json_t *root = json_of(then.out, "profile");
+    const json_t *layers = json_object_get(root, "layers"), *a = json_array_get(layers, 0);
+    cr_assert_eq(json_array_size(layers), 3);
+    cr_expect_str_eq(text_of(a, "label"), "a");
+    cr_expect_eq(number_of(a, "parameter_bytes"), (6 * 4 + 4) * sizeof(float));
+    cr_expect_eq(number_of(a, "output_bytes"), 8 * 4 * sizeof(float));
+    cr_expect_gt(number_of(a, "backward_us"), 0);
+    cr_expect_gt(json_array_size(json_object_get(root, "operators")), 0);
+    json_decref(root);
+    release(&now);
+    release(&then);
+    root = json_from(0, "profile %s --sizes --json", args);
+    cr_expect(json_is_null(json_object_get(root, "device")));
+    a = json_array_get(json_object_get(root, "layers"), 0);
+    cr_expect(json_is_null(json_object_get(a, "forward_us")), "a time that nobody measured");
+    cr_expect_eq(number_of(a, "output_bytes"), 32 * 4 * sizeof(float));
+    json_decref(root);
+}
+
+#define PLAN                                                                                       \
+    "plan --model '%s' --input 6 --batch 50 --loss cross_entropy --optimizer adam "                \
+    "--devices 'cpu:0;cpu:0' --profile p25 --profile p10 "
+
+static void write_profiles(void)
+{
+    write_profile("p25", 25, 4);
+    write_profile("p10", 10, 4);
+}
+
+Test(tools, plan_prints_candidates_the_choice_and_its_step)
+{
+    write_profiles();
+    static const char *const forms[] = {"--chunks 2",
+                                        "--chunks 2 --draw",
+                                        "--chunks 2 --candidates 1",
+                                        "--chunks 5 --checkpoint always",
+                                        "--chunks 2 --balance 3,4",
+                                        "--chunks 2 --partitions 2",
+                                        "--chunks 2 --max-partitions 1",
+                                        "--chunks 2 --memory-limit 1G",
+                                        "--chunks 2 --task-us 0 --timeout 30",
+                                        "--chunks 2 --nodes 0 --link-us 5 --link-bandwidth 16",
+                                        "--pipe 'balance=3,4 chunks=5 checkpoint=always'"};
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+        outcome o = gridpipe(PLAN "%s", model, forms[k]);
+        bool given = strstr(forms[k], "--pipe") != NULL;
+        cr_expect_eq(o.status, 0, "%s: %s%s", forms[k], o.out, o.err);
+        cr_expect_eq(!strstr(o.out, "\n*"), given, "%s: %s", forms[k], o.out);
+        cr_expect(strstr(o.out, given ? "pipe      balance=3,4" : "chosen    balance="), "%s: %s",
+                  forms[k], o.out);
+        cr_expect(strstr(o.out, "predicted ") && strstr(o.out, "bound "), "%s", o.out);
+        cr_expect_eq(!strstr(o.out, "0 |"), !strstr(forms[k], "--draw"), "%s: %s", forms[k], o.out);
+        expect_columns(o.out, forms[k]);
+        release(&o);
+    }
+}
+
+/* Times are the profiles' alone, so nothing changes from one run to the next. */
+Test(tools, the_same_profiles_give_the_same_plan)
+{
+    write_profiles();
+    outcome a = gridpipe(PLAN "--chunks 2 --json", model);
+    cr_expect_eq(a.status, 0, "%s", a.err);
+    outcome b = gridpipe(PLAN "--chunks 2 --json", model);
+    cr_expect_str_eq(a.out, b.out);
+    json_t *root = json_of(a.out, "plan");
+    size_t index;
+    json_t *profile;
+    json_array_foreach(json_object_get(root, "profiles"), index, profile)
+        cr_expect(json_is_false(json_object_get(profile, "taken_now")), "profile %zu", index);
+    json_decref(root);
+    release(&a);
+    release(&b);
+}
+
+static void expect_step(const json_t *forecast)
+{
+    static const char *const parts[] = {"busy_ms", "warm_up_ms", "transfer_ms", "wait_ms",
+                                        "drain_ms"};
+    double step = number_of(forecast, "step_ms");
+    size_t index;
+    json_t *device, *task;
+    json_array_foreach(json_object_get(forecast, "devices"), index, device)
+    {
+        double sum = 0;
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            sum += number_of(device, parts[k]);
+        cr_expect_float_eq(sum, step, 1e-6 * step, "device %zu: %g of %g", index, sum,
+                           step); /* nine digits are written */
+        cr_expect_leq(number_of(device, "live_bytes"), number_of(device, "bytes"));
+    }
+    json_array_foreach(json_object_get(forecast, "tasks"), index, task)
+        cr_expect_leq(number_of(task, "stop_ms"), step * (1 + 1e-8), "task %zu", index);
+}
+
+Test(tools, plan_has_everything_in_json)
+{
+    write_profiles();
+    json_t *root = json_from(0, PLAN "--chunks 2 --json", model);
+    const json_t *all = json_object_get(root, "candidates");
+    cr_assert_gt(json_array_size(all), 1);
+    const json_t *best = json_array_get(all, (size_t)number_of(root, "best"));
+    const json_t *forecast = json_object_get(root, "forecast");
+    cr_expect(json_is_true(json_object_get(best, "fits")));
+    cr_expect(json_is_true(json_object_get(root, "fits")));
+    cr_expect(*text_of(best, "why") && *text_of(root, "advice"));
+    cr_expect(json_is_null(json_object_get(root, "memory_limit")));
+    cr_expect_float_eq(number_of(forecast, "step_ms"), number_of(best, "step_ms"),
+                       1e-6 * number_of(best, "step_ms")); /* nine digits are written */
+    cr_expect(json_equal(json_object_get(forecast, "balance"), json_object_get(best, "balance")));
+    cr_expect_gt(json_array_size(json_object_get(forecast, "memory")), 0);
+    expect_step(forecast);
+    json_decref(root);
+}
+
+/* What every candidate must have. */
+static const struct {
+    const char *args, *key, *value; /* value: JSON */
+} fixed[] = {
+    {"--balance 1,6", "balance", "[1, 6]"},
+    {"--partitions 2", "partitions", "2"},
+    {"--max-partitions 1", "partitions", "1"},
+    {"--max-chunks 2 --timeout 5", "activation_limit", "null"},
+    {"--checkpoint always", "checkpoint", "\"always\""},
+    {"--chunks 2", "chunks", "2"},
+    {"--chunks 2 --checkpoint budget --activation-limit 9000", "activation_limit", "9000"},
+    {NULL, NULL, NULL},
+};
+
+Test(tools, what_is_said_of_a_pipe_is_not_searched)
+{
+    write_profiles();
+    for (int k = 0; fixed[k].args; k++) {
+        json_t *root = json_from(0, PLAN "%s %s --json", model, fixed[k].args,
+                                 strstr(fixed[k].args, "chunks") ? "" : "--chunks 2");
+        json_t *want = json_loads(fixed[k].value, JSON_DECODE_ANY, NULL), *candidate;
+        size_t index;
+        cr_assert(want, "%s", fixed[k].value);
+        json_array_foreach(json_object_get(root, "candidates"), index, candidate)
+        {
+            cr_expect(json_equal(json_object_get(candidate, fixed[k].key), want), "%s: %zu",
+                      fixed[k].args, index);
+            cr_expect_leq(number_of(candidate, "chunks"), 2);
+        }
+        cr_expect_gt(index, 0, "%s", fixed[k].args);
+        json_decref(want);
+        json_decref(root);
+    }
+}
+
+static double step_with(const char *args)
+{
+    json_t *root = json_from(0, PLAN "--pipe 'balance=3,4 chunks=5' %s --json", model, args);
+    double step = number_of(json_object_get(root, "forecast"), "step_ms");
+    json_decref(root);
+    return step;
+}
+
+/* At least 28 tasks, forwards, recomputations and backwards, run one after the other on one device.
+ * 12 floats of 10 rows, 480 bytes, go between the partitions, there and back. */
+Test(tools, tasks_and_links_cost_what_they_are_said_to)
+{
+    write_profiles();
+    double free_tasks = step_with("--task-us 0"), costly = step_with("--task-us 1000");
+    cr_expect_gt(costly, free_tasks + 27, "%g and %g ms", free_tasks, costly);
+    if (!has_second_core())
+        return;
+    double one = step_with("--devices 'cpu:0;cpu:1' --nodes 0,0 --link-us 9000");
+    double two = step_with("--devices 'cpu:0;cpu:1' --nodes 0,1 --link-us 9000");
+    double slow = step_with("--devices 'cpu:0;cpu:1' --nodes 0,1 --link-bandwidth 1e-6");
+    cr_expect_gt(two, one + 2 * 9, "%g and %g ms: there and back", one, two);
+    cr_expect_gt(slow, one + 950, "%g and %g ms: 2 · 480 bytes at 1 byte a millisecond", one, slow);
+}
+
+/* @return how many tasks of a kind there are */
+static int tasks_of(const json_t *root, const char *kind)
+{
+    int count = 0;
+    size_t index;
+    json_t *task;
+    json_array_foreach(json_object_get(json_object_get(root, "forecast"), "tasks"), index, task)
+        count += !strcmp(text_of(task, "kind"), kind);
+    return count;
+}
+
+Test(tools, plan_predicts_exactly_the_pipe_it_is_given)
+{
+    write_profiles();
+    json_t *root =
+        json_from(0, PLAN "--pipe 'balance=3,4 chunks=5 checkpoint=always' --json", model);
+    cr_expect(json_is_false(json_object_get(root, "searched")));
+    cr_expect(!strncmp(text_of(root, "pipe"), "balance=3,4 chunks=5 checkpoint=always", 38), "%s",
+              text_of(root, "pipe"));
+    cr_expect_eq(tasks_of(root, "F"), 10);
+    cr_expect_eq(tasks_of(root, "R"), 10);
+    cr_expect_eq(tasks_of(root, "B"), 10);
+    expect_step(json_object_get(root, "forecast"));
+    json_decref(root);
+    root = json_from(0,
+                     PLAN "--pipe 'balance=3,4 chunks=5 checkpoint=always' --checkpoint never "
+                          "--json",
+                     model);
+    cr_expect_eq(tasks_of(root, "R"), 0, "an option overrides the text");
+    json_decref(root);
+    outcome o = gridpipe(PLAN "--pipe 'balance=7' --memory-limit 1000", model);
+    cr_expect_eq(o.status, 1, "%s", o.err);
+    cr_expect(strstr(o.err, "does not fit") && strstr(o.out, "predicted"), "%s%s", o.out, o.err);
+    release(&o);
+}
+
+Test(tools, plan_says_what_would_fit_and_it_does)
+{
+    write_profiles();
+    json_t *root = json_from(1, PLAN "--chunks 2 --memory-limit 1K --json", model);
+    cr_expect(json_is_false(json_object_get(root, "fits")));
+    cr_expect(json_is_null(json_object_get(root, "best")));
+    cr_expect(json_is_null(json_object_get(root, "pipe")));
+    double needed = number_of(root, "needed_limit");
+    cr_assert_gt(needed, 1024);
+    json_decref(root);
+    expect(0, PLAN "--chunks 2 --memory-limit %.0f", model, needed);
+    outcome o = gridpipe(PLAN "--chunks 2 --memory-limit %.0f", model, needed - 1);
+    cr_expect_eq(o.status, 1);
+    cr_expect(!strncmp(o.err, "gridpipe plan: ", 15) && strlen(o.err) > 40, "%s", o.err);
+    cr_expect(strstr(o.out, " parts ") && !strstr(o.out, "chosen"), "%s", o.out);
+    release(&o);
+    o = gridpipe(PLAN "--chunks 2 --memory-limit 1K --pipe-text", model);
+    cr_expect_eq(o.status, 1);
+    cr_expect_str_empty(o.out, "%s", o.out);
+    release(&o);
+}
+
+Test(tools, other_commands_take_the_pipe_that_plan_prints)
+{
+    write_data("data");
+    write_profiles();
+    static const char *const how[] = {"--chunks 2", "--chunks 2 --memory-limit 1G",
+                                      "--partitions 2 --chunks 5 --checkpoint always",
+                                      "--chunks 2 --checkpoint budget --activation-limit 20000 "
+                                      "--deferred-batch-norm 1 --ascending-backward 1"};
+    for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
+        outcome o = gridpipe(PLAN "%s --pipe-text", model, how[k]);
+        cr_assert_eq(o.status, 0, "%s: %s", how[k], o.err);
+        cr_assert_eq(count_of(o.out, "\n"), 1, "%s: %s", how[k], o.out);
+        o.out[strcspn(o.out, "\n")] = '\0';
+        expect(0, "run --model '%s' --input data --loss cross_entropy --pipe '%s' --output o",
+               model, o.out);
+        expect(0, "check --tolerance 0 o");
+        expect(0, "train --model '%s' --input data --batch 50 --pipe '%s'", model, o.out);
+        expect(0, "model --model '%s' --input 6 --batch 50 --pipe '%s'", model, o.out);
+        outcome same = gridpipe(PLAN "--pipe '%s' --pipe-text", model, o.out);
+        same.out[strcspn(same.out, "\n")] = '\0';
+        cr_expect_str_eq(same.out, o.out, "%s", how[k]);
+        release(&same);
+        release(&o);
+    }
+}
+
+Test(tools, a_budget_goes_by_the_same_profile_in_a_plan_and_in_its_pipe)
+{
+    write_profiles();
+    outcome o =
+        gridpipe(PLAN "--chunks 2 --checkpoint budget --activation-limit 4000 --pipe-text", model);
+    cr_assert_eq(o.status, 0, "%s", o.err);
+    cr_expect(strstr(o.out, " activation_limit=4000 budget_profile=p25 "), "%s", o.out);
+    release(&o);
+}
+
+Test(tools, a_search_keeps_its_profiles_for_the_next_one)
+{
+    const char *args = "--input 6 --batch 12 --loss mse --devices cpu:0 --profile . "
+                       "--save-profiles . --json";
+    json_t *a =
+        json_from(0, "plan --model 'linear out=5; tanh; linear out=3' --timeout 5 %s", args);
+    json_t *b =
+        json_from(0, "plan --model 'linear out=5; tanh; linear out=3' --timeout 5 %s", args);
+    const json_t *taken = json_object_get(a, "profiles"), *given = json_object_get(b, "profiles");
+    size_t index;
+    json_t *profile;
+    cr_expect_gt(json_array_size(taken), 1);
+    cr_expect_eq(json_array_size(taken), json_array_size(given));
+    json_array_foreach(given, index, profile)
+        cr_expect(json_is_false(json_object_get(profile, "taken_now")), "profile %zu", index);
+    cr_expect(json_equal(json_object_get(a, "candidates"), json_object_get(b, "candidates")));
+    cr_expect_str_eq(text_of(a, "pipe"), text_of(b, "pipe"));
+    json_decref(a);
+    json_decref(b);
+}
+
+/* Every element ends, in order. */
+static bool elements_match(const char *text)
+{
+    enum { DEEPEST = 32 };
+    char open[DEEPEST][32];
+    int depth = 0;
+    for (const char *at = text; (at = strchr(at, '<')); at++) {
+        size_t length = strcspn(at, ">");
+        if (!at[length] || (at[1] == '/' && depth == 0) || depth == DEEPEST)
+            return false;
+        if (at[1] == '/' && strncmp(at + 2, open[depth - 1], strlen(open[depth - 1])) != 0)
+            return false;
+        if (at[1] == '/')
+            depth--;
+        else if (at[1] != '?' && at[1] != '!' && at[length - 1] != '/')
+            sscanf(at + 1, "%31[a-zA-Z]", open[depth++]);
+    }
+    return depth == 0;
+}
+
+Test(tools, plan_draws_the_step)
+{
+    write_profiles();
+    size_t size;
+    expect(0, PLAN "--chunks 2 --svg drawing --pipe-text", model);
+    char *svg = slurp("drawing", &size);
+    cr_assert(svg && strstr(svg, "<svg"), "%s", svg ? svg : "no file");
+    cr_expect(elements_match(svg), "%s", svg);
+    free(svg);
+    outcome o = gridpipe(PLAN "--chunks 2 --draw", model);
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    expect_columns(o.out, "--draw");
+    release(&o);
+    expect(1, PLAN "--chunks 2 --svg absent/drawing", model);
 }
 
 /* --- usage ------------------------------------------------------------------------------------
@@ -726,6 +1187,69 @@ static const misuse misuses[] = {
     {"model --model relu --input 3 --grid --dot", 2, "exclude each other"},
     {"model --model lnear --input 3", 2, "lnear"},
     {"model --model relu --input 3 --memory-limit 0 --partitions 1", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --memory-limit 64Q", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --memory-limit 1.5", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --memory-limit 64MB", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --memory-limit -1M", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --memory-limit 9999999T", 2, "--memory-limit must be"},
+    {"model --model relu --input 3 --partitions 1 --activation-limit 1K", 2, "not budget"},
+    {"model --model relu --input 3 --budget-profile of_relu", 2, "not budget"},
+    {"model --model relu --input 3 --checkpoint budget --budget-profile absent", 1, "absent"},
+    {"model --model 'relu; tanh' --input 3 --checkpoint budget --budget-profile of_relu", 2,
+     "another model"},
+    {"model --model relu --input 3 --pipe 'activation_limit=0'", 2, "activation_limit must be"},
+    {"model --model relu --input 3 --checkpoint budget --activation-limit x", 2,
+     "--activation-limit must be"},
+    {"profile", 2, "--input"},
+    {"profile --input 3", 2, "a model is needed"},
+    {"profile --model lnear --input 3", 2, "lnear"},
+    {"profile --model relu --input 3,x", 2, "shape of a sample"},
+    {"profile --model relu --input 3 --rows 0", 2, "--rows must be"},
+    {"profile --model relu --input 3 --device gpu:0", 2, "gpu:0"},
+    {"profile --model relu --input 3 --beside gpu:0", 2, "gpu:0"},
+    {"profile --model relu --input 3 --timeout -1", 2, "--timeout must be"},
+    {"profile --model relu --input 3 --precision 2", 2, "--precision must be"},
+    {"profile --model relu --input 3 --sizes --device cpu:0", 2, "measures nothing"},
+    {"profile --model relu --input 3 --sizes --operators", 2, "measures nothing"},
+    {"profile --model relu --input 3 --json --operators", 2, "in any case"},
+    {"profile --model relu --input 3 --save absent/p", 1, "--save absent/p cannot be written"},
+    {"profile --load data --rows 3", 2, "--load and --rows exclude each other"},
+    {"profile --load data --model relu", 2, "--load and --model exclude each other"},
+    {"profile --load data --save p", 2, "--load and --save exclude each other"},
+    {"profile --load absent", 1, "absent"},
+    {"profile --load data", 1, "data"},
+    {"profile relu", 2, "\"relu\" is no option"},
+    {"plan --model relu --input 3", 2, "rows of a mini-batch are needed: --batch"},
+    {"plan --model relu --batch 8", 2, "--input"},
+    {"plan --input 3 --batch 8", 2, "a model is needed"},
+    {"plan --model relu --input 3 --batch 0", 2, "--batch must be"},
+    {"plan --model lnear --input 3 --batch 8", 2, "lnear"},
+    {"plan --model relu --input 3 --batch 8 --profile absent", 1, "absent"},
+    {"plan --model relu --input 3 --batch 8 --profile data", 1, "data"},
+    {"plan --model 'linear out=3' --input 3 --batch 8 --loss colour --timeout 9", 2, "colour"},
+    {"plan --model relu --input 3 --batch 8 --json --draw", 2, "exclude each other"},
+    {"plan --model relu --input 3 --batch 8 --json --pipe-text", 2, "exclude each other"},
+    {"plan --model relu --input 3 --batch 8 --candidates 0", 2, "--candidates must be"},
+    {"plan --model relu --input 3 --batch 8 --pipe chunks=2 --candidates 3", 2, "searches nothing"},
+    {"plan --model relu --input 3 --batch 8 --pipe colour=red", 2, "colour"},
+    {"plan --model relu --input 3 --batch 8 --partitions 1 --max-partitions 2", 2, "exclude"},
+    {"plan --model relu --input 3 --batch 8 --chunks 1 --max-chunks 2", 2, "exclude"},
+    {"plan --model relu --input 3 --batch 8 --max-chunks 0", 2, "--max-chunks must be"},
+    {"plan --model relu --input 3 --batch 8 --nodes 0", 2, "--devices, which are needed"},
+    {"plan --model relu --input 3 --batch 8 --devices cpu:0 --nodes 0,1", 2, "of 2 devices"},
+    {"plan --model relu --input 3 --batch 8 --devices cpu:0 --nodes -1", 2, "--nodes must be"},
+    {"plan --model relu --input 3 --batch 8 --link-us -1", 2, "--link-us must be"},
+    {"plan --model relu --input 3 --batch 8 --link-bandwidth 0", 2, "--link-bandwidth must be"},
+    {"plan --model relu --input 3 --batch 8 --task-us x", 2, "--task-us must be"},
+    {"plan --model relu --input 3 --batch 8 --svg absent/s", 1, "--svg absent/s cannot be written"},
+    {"plan --model relu --input 3 --batch 8 --devices gpu:0 --timeout 9", 2, "gpu:0"},
+    {"plan --model relu --input 3 --batch 8 --partitions 2 --timeout 9", 2, "partitions"},
+    {"plan --model 'relu; relu' --input 3 --batch 8 --profile of_relu", 2, "another model"},
+    {"plan --model relu --input 3 --batch 8 --profile sizes", 2, "no times"},
+    {"plan --model relu --input 3 --batch 8 --save-profiles absent", 1, "--save-profiles absent"},
+    {"plan --model relu --input 3 --batch 8 --save-profiles data", 1, "Not a directory"},
+    {"plan --model relu --input 3 --batch 8 --save-profiles . --pipe chunks=2", 2, "nothing"},
+    {"plan 3", 2, "\"3\" is no option"},
     {NULL, 0, NULL},
 };
 
@@ -734,6 +1258,8 @@ Test(tools, wrong_usage_is_status_2_failure_1_both_with_a_line_on_stderr)
     write_data("data");
     write_idx();
     write_few();
+    expect(0, "profile --model relu --input 3 --timeout 0 --device cpu:0 --save of_relu");
+    expect(0, "profile --model relu --input 3 --sizes --save sizes");
     for (const misuse *m = misuses; m->args; m++) {
         outcome o = gridpipe("%s", m->args);
         cr_expect_eq(o.status, m->status, "\"%s\": status %d", m->args, o.status);
@@ -744,7 +1270,8 @@ Test(tools, wrong_usage_is_status_2_failure_1_both_with_a_line_on_stderr)
     }
 }
 
-static const char *const commands[] = {"run", "check", "train", "info", "model", NULL};
+static const char *const commands[] = {"run",   "check",   "train", "info",
+                                       "model", "profile", "plan",  NULL};
 
 Test(tools, every_command_has_a_help_text_and_a_place_in_the_manual)
 {

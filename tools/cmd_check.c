@@ -157,8 +157,9 @@ static void compare_pieces(verdict *v, const gpp_file *file, const tool_job *job
     const char *want = gpp_file_word(file, "micro_batches");
     const char *pipe = gpp_file_word(file, "pipe");
     tool_pipe own = {0};
-    if (!want || !pipe || tool_pipe_parse(&own, pipe, &v->err) != GPP_OK ||
-        own.chunks != job->pipe.chunks)
+    bool parsed = want && pipe && tool_pipe_parse(&own, pipe, &v->err) == GPP_OK;
+    tool_pipe_release(&own);
+    if (!parsed || own.chunks != job->pipe.chunks)
         return;
     int pieces = 1;
     for (const char *c = want; *c; c++)
@@ -303,8 +304,10 @@ static bool check_file(const settings *how, tool_json *json, const char *path, b
         print_text(&v, all);
     gpp_file_free(out);
     gpp_file_free(file);
-    if (job)
+    if (job) {
         free(job->used);
+        tool_pipe_release(&job->pipe);
+    }
     free(job);
     free(v.line);
     return !failed(&v);
@@ -357,7 +360,9 @@ static int run(int argc, char *argv[])
         return status;
     gpp_error err = GPP_ERROR_INIT;
     tool_pipe probe = {0};
-    if (tool_pipe_take(&probe, &how.pipe, &err) != GPP_OK)
+    gpp_status taken = tool_pipe_take(&probe, &how.pipe, &err);
+    tool_pipe_release(&probe);
+    if (taken != GPP_OK)
         return tool_refused(&err);
     if (first == argc)
         return tool_fail(TOOL_USAGE, "which FILE?");

@@ -22,38 +22,6 @@ typedef struct settings {
     tool_pipe pipe;
 } settings;
 
-/* --- the model --------------------------------------------------------------------------------
- */
-
-/* "3,32,32", "i64:128"; "" or "f32:" is one number a row. */
-static gpp_status parse_shape(const char *text, gpp_shape *shape, gpp_error *err)
-{
-    const char *dims = text;
-    *shape = (gpp_shape){.dtype = GPP_F32};
-    if (!strncmp(text, "i64:", 4) || !strncmp(text, "f32:", 4)) {
-        shape->dtype = *text == 'i' ? GPP_I64 : GPP_F32;
-        dims += 4;
-    }
-    if (*dims)
-        shape->rank = tool_whole_list(dims, shape->dim, GPP_MAX_RANK - 1);
-    if (shape->rank >= 0)
-        return GPP_OK;
-    return tool_note(err, GPP_EINVAL,
-                     "input must be the shape of a sample, such as 3,32,32 or "
-                     "i64:128, got \"%.60s\"",
-                     text);
-}
-
-static gpp_status make_model(const settings *how, const char *text, gpp_model **model,
-                             gpp_error *err)
-{
-    gpp_shape in[GPP_MAX_TENSORS];
-    gpp_status status = tool_model_new(model, text, err);
-    for (int k = 0; k < how->input.count && status == GPP_OK; k++)
-        status = parse_shape(how->input.word[k], &in[k], err);
-    return status == GPP_OK ? gpp_model_set_inputs(*model, in, how->input.count, err) : status;
-}
-
 static gpp_status make_pipe(const settings *how, const gpp_model *model, gpp_pipe **pipe,
                             gpp_error *err)
 {
@@ -135,14 +103,15 @@ static void print_pipe(const settings *how, const gpp_pipe *pipe)
     char text[8192];
     gpp_pipe_info info;
     gpp_pipe_get_info(pipe, &info);
-    tool_pipe_describe(pipe, how->pipe.deferred, text, sizeof text);
+    tool_pipe_describe(pipe, &how->pipe, text, sizeof text);
     printf("\npipe  %s\n", text);
     for (int d = 0; d < info.devices; d++) {
         size_t planned = 0;
         gpp_pipe_memory(pipe, d, &planned, NULL, NULL);
-        printf("device %d  %s, %d thread%s: %.2f MiB planned for a step of %lld rows\n", d,
+        char bytes[TOOL_AMOUNT];
+        printf("device %d  %s, %d thread%s: %s planned for a step of %lld rows\n", d,
                info.device_name[d], info.device_threads[d], info.device_threads[d] == 1 ? "" : "s",
-               (double)planned / 0x1p20, (long long)how->batch);
+               tool_bytes_text(bytes, planned), (long long)how->batch);
     }
 }
 
@@ -151,7 +120,7 @@ static void json_pipe(tool_json *j, const settings *how, const gpp_pipe *pipe)
     char text[8192];
     gpp_pipe_info info;
     gpp_pipe_get_info(pipe, &info);
-    tool_pipe_describe(pipe, how->pipe.deferred, text, sizeof text);
+    tool_pipe_describe(pipe, &how->pipe, text, sizeof text);
     tool_json_text(j, "pipe", text);
     tool_json_whole(j, "batch", how->batch);
     tool_json_open(j, "devices", '[');
@@ -223,7 +192,7 @@ static int work(const settings *how, const char *text)
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *model = NULL;
     gpp_pipe *pipe = NULL;
-    gpp_status made = make_model(how, text, &model, &err);
+    gpp_status made = tool_model_of(&model, text, &how->input, &err);
     if (made == GPP_OK && wants_pipe(how))
         made = make_pipe(how, model, &pipe, &err);
     int status = made == GPP_OK ? report(how, model, pipe) : tool_refused(&err);
@@ -284,6 +253,7 @@ static int run(int argc, char *argv[])
         status = tool_model_text(how.model, how.file, false, &text);
     if (status < 0)
         status = work(&how, text);
+    tool_pipe_release(&how.pipe);
     free(text);
     return status;
 }

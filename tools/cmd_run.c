@@ -348,6 +348,7 @@ static int run(int argc, char *argv[])
     gpp_file_free(r->in);
     gpp_file_free(r->out);
     tool_data_release(&r->data);
+    tool_pipe_release(&r->job.pipe);
     free(r->job.used);
     free(r->text);
     free(r);

@@ -777,6 +777,7 @@ static int run(int argc, char *argv[])
     gpp_model_free(t->model);
     tool_data_release(&t->data);
     tool_data_release(&t->test);
+    tool_pipe_release(&t->how.pipe);
     free(t->text);
     free(t->plain);
     free(t->schedule);

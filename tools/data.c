@@ -315,3 +315,32 @@ gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gp
     }
     return gpp_model_set_inputs(model, in, count, err);
 }
+
+/* "3,32,32", "i64:128"; "" or "f32:" is one number a row. */
+static gpp_status parse_shape(const char *text, gpp_shape *shape, gpp_error *err)
+{
+    const char *dims = text;
+    *shape = (gpp_shape){.dtype = GPP_F32};
+    if (!strncmp(text, "i64:", 4) || !strncmp(text, "f32:", 4)) {
+        shape->dtype = *text == 'i' ? GPP_I64 : GPP_F32;
+        dims += 4;
+    }
+    if (*dims)
+        shape->rank = tool_whole_list(dims, shape->dim, GPP_MAX_RANK - 1);
+    if (shape->rank >= 0)
+        return GPP_OK;
+    return tool_note(err, GPP_EINVAL,
+                     "input must be the shape of a sample, such as 3,32,32 or "
+                     "i64:128, got \"%.60s\"",
+                     text);
+}
+
+gpp_status tool_model_of(gpp_model **model, const char *text, const tool_words *shapes,
+                         gpp_error *err)
+{
+    gpp_shape in[GPP_MAX_TENSORS];
+    gpp_status status = tool_model_new(model, text, err);
+    for (int k = 0; k < shapes->count && status == GPP_OK; k++)
+        status = parse_shape(shapes->word[k], &in[k], err);
+    return status == GPP_OK ? gpp_model_set_inputs(*model, in, shapes->count, err) : status;
+}

@@ -176,7 +176,7 @@ static gpp_status make_pipe(run *r)
     if (status == GPP_OK)
         status = gpp_pipe_new(&r->pipe, r->model, &o, r->err);
     if (status == GPP_OK)
-        tool_pipe_describe(r->pipe, job->pipe.deferred, job->pipe_text, sizeof job->pipe_text);
+        tool_pipe_describe(r->pipe, &job->pipe, job->pipe_text, sizeof job->pipe_text);
     job->making = status != GPP_OK;
     return status;
 }
@@ -442,15 +442,28 @@ static gpp_status add_losses(run *r, const float loss[], int64_t count)
 }
 
 /* @param norm  [steps] */
-static gpp_status note_step(run *r, double loss, int64_t s, float norm[])
+static void note_step(run *r, double loss, int64_t s, float norm[])
 {
     tool_job *job = r->job;
-    gpp_status status = gpp_pipe_last_step(r->pipe, &job->stats, r->err);
     norm[s] = (float)job->stats.grad_norm;
     if (s == 0)
         job->first_loss = loss;
     job->last_loss = loss;
     job->steps_done = s + 1;
+}
+
+/* The update of the first step is a step of its own to the library: both together are one. */
+static gpp_status update(run *r)
+{
+    gpp_step_stats *all = &r->job->stats, pass = *all;
+    gpp_status status = gpp_pipe_update(r->pipe, r->err);
+    if (status == GPP_OK)
+        status = gpp_pipe_last_step(r->pipe, all, r->err);
+    all->micro_batches = pass.micro_batches;
+    all->tasks += pass.tasks;
+    all->step_ms += pass.step_ms;
+    all->bound_ms += pass.bound_ms;
+    all->efficiency = all->step_ms > 0 ? all->bound_ms / all->step_ms : 1;
     return status;
 }
 
@@ -459,10 +472,18 @@ static gpp_status first_step(run *r, double *loss)
     gpp_status status =
         gpp_pipe_gradients(r->pipe, r->x, &r->target, r->y, r->wanted, loss, r->err);
     if (status == GPP_OK)
+        status = gpp_pipe_last_step(r->pipe, &r->job->stats, r->err);
+    if (status == GPP_OK)
         status = add_outputs(r, "y");
     if (status == GPP_OK)
         status = add_gradients(r);
-    return status == GPP_OK && given(r->job->optimizer) ? gpp_pipe_update(r->pipe, r->err) : status;
+    return status == GPP_OK && given(r->job->optimizer) ? update(r) : status;
+}
+
+static gpp_status further_step(run *r, double *loss)
+{
+    gpp_status status = gpp_pipe_step(r->pipe, r->x, &r->target, NULL, loss, r->err);
+    return status == GPP_OK ? gpp_pipe_last_step(r->pipe, &r->job->stats, r->err) : status;
 }
 
 static gpp_status train_steps(run *r, int64_t steps, float loss[], float norm[])
@@ -470,10 +491,9 @@ static gpp_status train_steps(run *r, int64_t steps, float loss[], float norm[])
     gpp_status status = GPP_OK;
     for (int64_t s = 0; s < steps && status == GPP_OK; s++) {
         double value = NAN;
-        status = s ? gpp_pipe_step(r->pipe, r->x, &r->target, NULL, &value, r->err)
-                   : first_step(r, &value);
+        status = s ? further_step(r, &value) : first_step(r, &value);
         if (status == GPP_OK)
-            status = note_step(r, value, s, norm);
+            note_step(r, value, s, norm);
         loss[s] = (float)value;
     }
     return status;

@@ -149,8 +149,9 @@ static int take_seed(const tool_option *o, const char *text)
 static int take_words(const tool_option *o, const char *text)
 {
     tool_words *words = o->into;
-    if (words->count == GPP_MAX_TENSORS)
-        return tool_fail(TOOL_USAGE, "--%s may be given %d times", o->name, GPP_MAX_TENSORS);
+    int most = o->max > 0 ? (int)o->max : GPP_MAX_TENSORS;
+    if (words->count == most)
+        return tool_fail(TOOL_USAGE, "--%s may be given %d times", o->name, most);
     words->word[words->count++] = text;
     return -1;
 }

@@ -8,12 +8,17 @@
 
 #include "tools/tools.h"
 
-enum { BALANCE, PARTITIONS, CHUNKS, CHECKPOINT, DEFERRED, DEVICES, MEMORY, ASCENDING };
-
 static const char *const keys[TOOL_PIPE_KEYS] = {
-    [BALANCE] = "balance",       [PARTITIONS] = "partitions",        [CHUNKS] = "chunks",
-    [CHECKPOINT] = "checkpoint", [DEFERRED] = "deferred_batch_norm", [DEVICES] = "devices",
-    [MEMORY] = "memory_limit",   [ASCENDING] = "ascending_backward",
+    [TOOL_BALANCE] = "balance",
+    [TOOL_PARTS] = "partitions",
+    [TOOL_CHUNKS] = "chunks",
+    [TOOL_CHECKPOINT] = "checkpoint",
+    [TOOL_ACTIVATIONS] = "activation_limit",
+    [TOOL_BUDGET] = "budget_profile",
+    [TOOL_DEFERRED] = "deferred_batch_norm",
+    [TOOL_DEVICES] = "devices",
+    [TOOL_MEMORY] = "memory_limit",
+    [TOOL_ASCENDING] = "ascending_backward",
 };
 
 void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
@@ -27,15 +32,22 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
         {"chunks", TOOL_WORD, NULL, "M", "micro-batches that a mini-batch is cut into (1)", 0, 0},
         {"checkpoint", TOOL_WORD, NULL, "MODE",
          "always, except_last or never: which micro-batches\nare recomputed instead of kept "
-         "(except_last)",
+         "(except_last);\nbudget: as little as --activation-limit allows",
          0, 0},
+        {"activation-limit", TOOL_WORD, NULL, "BYTES",
+         "that a partition may keep for its backwards, with\n--checkpoint budget (what "
+         "--memory-limit leaves)",
+         0, 0},
+        {"budget-profile", TOOL_WORD, NULL, "FILE",
+         "times, of gridpipe profile, by which such a budget\nis used (a guess from sizes)", 0, 0},
         {"deferred-batch-norm", TOOL_WORD, NULL, "0|1",
          "statistics of the mini-batch, once, instead of\nevery micro-batch's (0)", 0, 0},
         {"devices", TOOL_WORD, NULL, "A;B;...",
          "of the partitions, in quotes: 'cpu:0;cpu:1'; each\n\"cpu\", \"cpu:2\" or \"cpu:0-1,4\" "
          "(cores shared out)",
          0, 0},
-        {"memory-limit", TOOL_WORD, NULL, "BYTES", "that a device may need (none)", 0, 0},
+        {"memory-limit", TOOL_WORD, NULL, "BYTES",
+         "that a device may need, such as 67108864, 64M or\n1.5G (none)", 0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
         {"pipe", TOOL_WORD, NULL, "TEXT",
@@ -43,8 +55,9 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          "checkpoint=never deferred_batch_norm=0\"",
          0, 0},
     };
-    static const int key_of[] = {PARTITIONS, BALANCE, CHUNKS, CHECKPOINT,
-                                 DEFERRED,   DEVICES, MEMORY, ASCENDING};
+    static const int key_of[TOOL_PIPE_KEYS] = {
+        TOOL_PARTS,  TOOL_BALANCE,  TOOL_CHUNKS,  TOOL_CHECKPOINT, TOOL_ACTIVATIONS,
+        TOOL_BUDGET, TOOL_DEFERRED, TOOL_DEVICES, TOOL_MEMORY,     TOOL_ASCENDING};
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
@@ -87,7 +100,7 @@ static gpp_status set_balance(tool_pipe *p, const char *text, gpp_error *err)
         if (layers[j] < 1 || layers[j] > 1000000)
             count = -1;
     if (count < 0)
-        return wrong(err, BALANCE, "the layers of each partition, such as 3,4", text);
+        return wrong(err, TOOL_BALANCE, "the layers of each partition, such as 3,4", text);
     for (int j = 0; j < count; j++)
         p->balance[j] = (int)layers[j];
     p->partitions = count;
@@ -98,7 +111,7 @@ static gpp_status set_balance(tool_pipe *p, const char *text, gpp_error *err)
 static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
 {
     int count = 0;
-    gpp_status status = set_count(err, PARTITIONS, text, TOOL_PARTITIONS, &count);
+    gpp_status status = set_count(err, TOOL_PARTS, text, TOOL_PARTITIONS, &count);
     if (status == GPP_OK && count != p->partitions)
         p->balance[0] = 0;
     p->partitions = status == GPP_OK ? count : p->partitions;
@@ -110,52 +123,68 @@ static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
 {
     char *at, *name;
     if (strstr(text, ",cpu") || strstr(text, ", cpu"))
-        return wrong(err, DEVICES, "parted by ';', in quotes, such as 'cpu:0;cpu:1'", text);
+        return wrong(err, TOOL_DEVICES, "parted by ';', in quotes, such as 'cpu:0;cpu:1'", text);
     if (strlen(text) >= sizeof p->device_text)
-        return wrong(err, DEVICES, "shorter", text);
+        return wrong(err, TOOL_DEVICES, "shorter", text);
     strcpy(p->device_text, text);
     p->devices = 0;
     for (name = strtok_r(p->device_text, ";", &at); name; name = strtok_r(NULL, ";", &at)) {
         if (p->devices == TOOL_PARTITIONS)
-            return wrong(err, DEVICES, "fewer", text);
+            return wrong(err, TOOL_DEVICES, "fewer", text);
         p->device[p->devices++] = name;
     }
-    return p->devices ? GPP_OK : wrong(err, DEVICES, "devices, such as cpu:0;cpu:1", text);
+    return p->devices ? GPP_OK : wrong(err, TOOL_DEVICES, "devices, such as cpu:0;cpu:1", text);
 }
 
+/* A mode that has no budget leaves none behind. */
 static gpp_status set_checkpoint(tool_pipe *p, const char *text, gpp_error *err)
 {
     gpp_status status = gpp_checkpoint_parse(text, &p->checkpoint, err);
     p->has_checkpoint = status == GPP_OK;
+    if (p->checkpoint != GPP_CHECKPOINT_BUDGET) {
+        p->activation_limit = 0;
+        tool_pipe_release(p);
+    }
     return status;
 }
 
-static gpp_status set_memory(tool_pipe *p, const char *text, gpp_error *err)
+static gpp_status set_bytes(gpp_error *err, int key, const char *text, size_t *out)
 {
-    int64_t bytes;
-    if (tool_whole_list(text, &bytes, 1) != 1 || bytes < 1)
-        return wrong(err, MEMORY, "a number of bytes, at least 1", text);
-    p->memory_limit = (size_t)bytes;
-    return GPP_OK;
+    if (tool_bytes(text, out))
+        return GPP_OK;
+    return wrong(err, key, "a number of bytes, at least 1, such as 67108864, 64M or 1.5G", text);
+}
+
+static gpp_status set_profile(tool_pipe *p, const char *path, gpp_error *err)
+{
+    tool_pipe_release(p);
+    if (strlen(path) >= sizeof p->profile_path)
+        return wrong(err, TOOL_BUDGET, "shorter", path);
+    strcpy(p->profile_path, path);
+    return gpp_profile_read(&p->profile, path, err);
 }
 
 static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
 {
     switch (key) {
-    case BALANCE:
+    case TOOL_BALANCE:
         return set_balance(p, text, err);
-    case PARTITIONS:
+    case TOOL_PARTS:
         return set_partitions(p, text, err);
-    case CHUNKS:
+    case TOOL_CHUNKS:
         return set_count(err, key, text, 1000000, &p->chunks);
-    case CHECKPOINT:
+    case TOOL_CHECKPOINT:
         return set_checkpoint(p, text, err);
-    case DEFERRED:
+    case TOOL_BUDGET:
+        return set_profile(p, text, err);
+    case TOOL_DEFERRED:
         return set_flag(err, key, text, &p->deferred);
-    case DEVICES:
+    case TOOL_DEVICES:
         return set_devices(p, text, err);
-    case MEMORY:
-        return set_memory(p, text, err);
+    case TOOL_MEMORY:
+        return set_bytes(err, key, text, &p->memory_limit);
+    case TOOL_ACTIVATIONS:
+        return set_bytes(err, key, text, &p->activation_limit);
     default:
         return set_flag(err, key, text, &p->ascending);
     }
@@ -212,16 +241,16 @@ gpp_status tool_pipe_take(tool_pipe *p, const tool_pipe_args *args, gpp_error *e
     for (int k = 0; k < TOOL_PIPE_KEYS && status == GPP_OK; k++)
         if (args->word[k])
             status = set_option(p, k, args->word[k], err);
-    if (status == GPP_OK && args->word[BALANCE] && args->word[PARTITIONS] && !p->balance[0])
+    if (status == GPP_OK && args->word[TOOL_BALANCE] && args->word[TOOL_PARTS] && !p->balance[0])
         status = tool_note(err, GPP_EINVAL, "--balance \"%.60s\" is not of %d partitions",
-                           args->word[BALANCE], p->partitions);
+                           args->word[TOOL_BALANCE], p->partitions);
     return status;
 }
 
 gpp_status tool_pipe_take_steps(tool_pipe *p, const tool_pipe_args *args, gpp_error *err)
 {
-    tool_pipe_args some = {
-        .word = {[CHUNKS] = args->word[CHUNKS], [CHECKPOINT] = args->word[CHECKPOINT]}};
+    tool_pipe_args some = {.word = {[TOOL_CHUNKS] = args->word[TOOL_CHUNKS],
+                                    [TOOL_CHECKPOINT] = args->word[TOOL_CHECKPOINT]}};
     return tool_pipe_take(p, &some, err);
 }
 
@@ -236,18 +265,56 @@ void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
     o->devices = p->devices ? p->device : NULL;
     o->device_count = p->devices;
     o->memory_limit = p->memory_limit;
+    o->activation_limit = p->activation_limit;
+    o->profile = p->profile;
 }
 
-void tool_pipe_describe(const gpp_pipe *pipe, bool deferred, char *text, size_t size)
+void tool_pipe_release(tool_pipe *p)
+{
+    gpp_profile_free(p->profile);
+    p->profile = NULL;
+}
+
+static size_t write_balance(char *text, size_t size, const int balance[], int partitions)
+{
+    size_t at = 0;
+    for (int j = 0; j < partitions && at < size; j++)
+        at += (size_t)snprintf(text + at, size - at, "%s%d", j ? "," : "balance=", balance[j]);
+    return at;
+}
+
+void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, size_t size)
 {
     gpp_pipe_info info;
     gpp_pipe_get_info(pipe, &info);
-    size_t at = 0;
-    for (int j = 0; j < info.partitions && at < size; j++)
-        at += (size_t)snprintf(text + at, size - at, "%s%d", j ? "," : "balance=", info.balance[j]);
+    size_t at = write_balance(text, size, info.balance, info.partitions);
     if (at < size)
-        snprintf(text + at, size - at, " chunks=%d checkpoint=%s deferred_batch_norm=%d",
-                 info.chunks, gpp_checkpoint_name(info.checkpoint), deferred);
+        at += (size_t)snprintf(text + at, size - at, " chunks=%d checkpoint=%s", info.chunks,
+                               gpp_checkpoint_name(info.checkpoint));
+    if (how->activation_limit && at < size)
+        at +=
+            (size_t)snprintf(text + at, size - at, " activation_limit=%zu", how->activation_limit);
+    if (at < size)
+        snprintf(text + at, size - at, " deferred_batch_norm=%d", how->deferred);
+}
+
+void tool_pipe_text(FILE *out, const gpp_pipe_options *o, const char *profile)
+{
+    for (int j = 0; j < o->partitions && o->balance; j++)
+        fprintf(out, "%s%d", j ? "," : "balance=", o->balance[j]);
+    fprintf(out, " chunks=%d checkpoint=%s", o->chunks, gpp_checkpoint_name(o->checkpoint));
+    if (o->activation_limit)
+        fprintf(out, " activation_limit=%zu", o->activation_limit);
+    if (profile)
+        fprintf(out, " budget_profile=%s", profile);
+    for (int d = 0; d < o->device_count; d++)
+        fprintf(out, "%s%s", d ? ";" : " devices=", o->devices[d]);
+    if (o->memory_limit)
+        fprintf(out, " memory_limit=%zu", o->memory_limit);
+    if (o->deferred_batch_norm)
+        fputs(" deferred_batch_norm=1", out);
+    if (o->ascending_backward)
+        fputs(" ascending_backward=1", out);
 }
 
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err)

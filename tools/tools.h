@@ -21,21 +21,23 @@ typedef struct tool_command {
     int (*run)(int argc, char *argv[]); /* argv[0] is the command's name. @return exit status */
 } tool_command;
 
-extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model;
+extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model, tool_profile,
+    tool_plan;
 
 typedef enum tool_kind {
     TOOL_TITLE,  /* a line of the help text */
     TOOL_SWITCH, /* bool */
     TOOL_WORD,   /* const char * */
-    TOOL_WORDS,  /* tool_words: may be repeated */
+    TOOL_WORDS,  /* tool_words: may be repeated, `max` times; 0: GPP_MAX_TENSORS times */
     TOOL_WHOLE,  /* int64_t from min to max */
     TOOL_REAL,   /* double from min to max */
     TOOL_SEED,   /* tool_seed */
 } tool_kind;
 
+enum { TOOL_WORDS_MOST = 64 };
 typedef struct tool_words {
     int count;
-    const char *word[GPP_MAX_TENSORS];
+    const char *word[TOOL_WORDS_MOST];
 } tool_words;
 
 typedef struct tool_seed {
@@ -84,6 +86,21 @@ char *tool_read_text(const char *path);
  * Free it. @return exit status, -1: go on */
 int tool_model_text(const char *model, const char *file, bool optional, char **text);
 
+/* --- amounts (amounts.c)
+ * ------------------------------------------------------------------------ */
+
+enum { TOOL_AMOUNT = 24 };
+
+/** "67108864", "64M", "1.5GiB". @return false: it is no number of bytes, or below 1 */
+bool tool_bytes(const char *text, size_t *out);
+/** "64.0 MiB": at most 8 characters. @return text */
+const char *tool_bytes_text(char text[TOOL_AMOUNT], size_t bytes);
+/** A time with three digits, or all before the point. @return text */
+const char *tool_time_text(char text[TOOL_AMOUNT], double value);
+/** Print words, a newline behind them, in lines of `width` columns that begin at `indent`.
+ * @param column  where the first line begins; what is before it has been printed */
+void tool_print_wrapped(const char *text, int indent, int column, int width);
+
 /* --- JSON (json.c) ------------------------------------------------------------------------------
  */
 
@@ -103,9 +120,24 @@ void tool_json_flag(tool_json *json, const char *key, bool value);
 /* --- pipes (pipes.c) ----------------------------------------------------------------------------
  */
 
-enum { TOOL_PARTITIONS = 1024, TOOL_PIPE_KEYS = 8 };
+enum { TOOL_PARTITIONS = 1024 };
 
-/** How to cut and run a model. All zero: nothing is said. */
+/* What can be said of a pipe: words of tool_pipe_args. Keys that others depend on come first. */
+enum {
+    TOOL_BALANCE,
+    TOOL_PARTS,
+    TOOL_CHUNKS,
+    TOOL_CHECKPOINT,
+    TOOL_ACTIVATIONS,
+    TOOL_BUDGET,
+    TOOL_DEFERRED,
+    TOOL_DEVICES,
+    TOOL_MEMORY,
+    TOOL_ASCENDING,
+    TOOL_PIPE_KEYS
+};
+
+/** How to cut and run a model. All zero: nothing is said. Release it, also after a failure. */
 typedef struct tool_pipe {
     int partitions, balance[TOOL_PARTITIONS]; /* balance[0] == 0: automatic */
     int chunks;                               /* 0: 1 */
@@ -115,7 +147,9 @@ typedef struct tool_pipe {
     int devices;
     char device_text[512];
     const char *device[TOOL_PARTITIONS];
-    size_t memory_limit;
+    size_t memory_limit, activation_limit;
+    gpp_profile *profile; /* of checkpoint=budget; NULL: none */
+    char profile_path[512];
 } tool_pipe;
 
 /** Options of the command line for it: --pipe with the text of a vector's metadata, and one of
@@ -136,8 +170,12 @@ gpp_status tool_pipe_take(tool_pipe *pipe, const tool_pipe_args *args, gpp_error
 /** The same for chunks and checkpoint alone. */
 gpp_status tool_pipe_take_steps(tool_pipe *pipe, const tool_pipe_args *args, gpp_error *err);
 void tool_pipe_apply(const tool_pipe *pipe, gpp_pipe_options *options);
-/** As tool_pipe_parse reads it. */
-void tool_pipe_describe(const gpp_pipe *pipe, bool deferred, char *text, size_t size);
+void tool_pipe_release(tool_pipe *pipe);
+/** As tool_pipe_parse reads it. @param how  what the pipe was made by */
+void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, size_t size);
+/** Likewise, of a pipe that does not exist yet, with its devices and limits; no newline.
+ * @param profile  file of its profile; NULL: none */
+void tool_pipe_text(FILE *out, const gpp_pipe_options *options, const char *profile);
 /** The runtime stays up as long as there is a pipe; this one does nothing else. */
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err);
 
@@ -190,6 +228,9 @@ void tool_hint_shape(gpp_error *err, const tool_data *data, const tool_convert *
 gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gpp_error *err);
 /** A new model with the operators that this command knows besides the built-in ones. */
 gpp_status tool_model_new(gpp_model **model, const char *text, gpp_error *err);
+/** The same, told its inputs by shapes of samples: "3,32,32", "i64:128". */
+gpp_status tool_model_of(gpp_model **model, const char *text, const tool_words *shapes,
+                         gpp_error *err);
 
 /* --- jobs (job.c; given.c for optimizers) -----------------------------------------------------
  */
