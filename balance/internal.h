@@ -80,14 +80,14 @@ gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__cre
                             const gpp_profile_options *options, gpp_profile *profile,
                             gpp_error *err);
 
-/** Run the same sweeps until the crew is over. */
+/** The same work over and over, as device 1, 2, ..., until the crew is over. */
 gpp_status gpp__network_sweep(const gpp__network *network, const int64_t rows[GPP__BATCHES],
-                              gpp__pool *pool, gpp__crew *crew, const gpp_profile_options *options,
-                              gpp_error *err);
+                              int device, gpp__pool *pool, gpp__crew *crew,
+                              const gpp_profile_options *options, gpp_error *err);
 
-/** Bytes that all cores of a device together read and write in a microsecond when they copy memory,
- * as a whole number; 0: there is no memory to copy. */
-double gpp__copy_speed(gpp__pool *pool);
+/** Bytes that all cores of a device together read and write in a microsecond when they add a block
+ * of memory to another, as a whole number; 0: there is no memory to do so. */
+double gpp__memory_speed(gpp__pool *pool);
 
 /** Times in nanoseconds: sorts them. @return the median  @param half out: half the width of its
  * interval  @return through `sure`: the interval has the confidence of 95 % */

@@ -2,9 +2,9 @@
  * graph/forecast.c: a training step predicted: a draft of the pipe gives its plan and its programs,
  * a profile the times of the operators that run in each of them, the simulator the rest.
  *
- * What no profile knows is counted in bytes, at the speed at which the device copies memory: an
- * update reads gradients, parameters and state and writes the latter two, a loss reads outputs and
- * writes their gradients.
+ * What no profile knows is counted in bytes, at the speed at which the device reads and writes
+ * memory: an update reads gradients, parameters and state and writes the latter two, a loss reads
+ * outputs and writes their gradients.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,12 +13,13 @@
 #include <gridpipe/plan.h>
 
 #include "balance/simulate.h"
+#include "codelets/program_ports.h"
 #include "codelets/program_times.h"
 #include "graph/pipe.h"
 
 /* Times of the cells of one number of rows. */
 typedef struct cell_times {
-    double *forward, *keep, *recompute, *backward; /* [partitions] milliseconds */
+    double *forward, *keep, *recompute, *backward, *weight; /* [partitions] milliseconds */
 } cell_times;
 
 typedef struct forecaster {
@@ -214,6 +215,14 @@ static const gpp_profile *profile_of(const forecaster *f, int device, int64_t ro
 
 /* --- times of cells --------------------------------------------------------------------------- */
 
+/* What comes from another device is not in this one's caches. */
+static double forward_ms(const gpp__program *program, gpp__pass pass,
+                         const gpp_operator_profile op[], double speed)
+{
+    return 1e-3 *
+           (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
+}
+
 static gpp_status time_cells(const forecaster *f, const gpp__progset *set, cell_times *t,
                              gpp_error *err)
 {
@@ -226,10 +235,12 @@ static gpp_status time_cells(const forecaster *f, const gpp__progset *set, cell_
         const gpp_profile *other, *a = profile_of(f, p->device_of[j], rows, &other);
         const gpp__program *program = set->program[j];
         scale_times(a, other, rows, op);
-        t->forward[j] = 1e-3 * gpp__program_us(program, GPP__PASS_DROP, op);
-        t->keep[j] = 1e-3 * gpp__program_us(program, GPP__PASS_KEEP, op);
-        t->recompute[j] = 1e-3 * gpp__program_us(program, GPP__PASS_RECOMPUTE, op);
-        t->backward[j] = 1e-3 * gpp__program_backward_us(program, op);
+        t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, a->bytes_per_us);
+        t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, a->bytes_per_us);
+        t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, a->bytes_per_us);
+        t->backward[j] = 1e-3 * (gpp__program_backward_us(program, op) +
+                                 gpp__program_backward_ports_us(program, a->bytes_per_us));
+        t->weight[j] = 1e-3 * gpp__program_weight_us(program, op);
     }
     free(op);
     return GPP_OK;
@@ -272,6 +283,8 @@ static double task_ms(const forecaster *f, const gpp__task *t)
         return cell->recompute[t->j];
     case GPP__BACKWARD:
         return cell->backward[t->j];
+    case GPP__WEIGHT:
+        return cell->weight[t->j];
     case GPP__UPDATE:
         return update_ms(f, t->j);
     case GPP__NORM:
@@ -284,11 +297,12 @@ static double task_ms(const forecaster *f, const gpp__task *t)
 static gpp_status time_all(forecaster *f, gpp_error *err)
 {
     size_t n = (size_t)f->pipe->partitions;
-    double *room = f->room = calloc(8 * n, sizeof *room);
+    double *room = f->room = calloc(10 * n, sizeof *room);
     if (!room)
         return gpp__fail(err, GPP_ENOMEM, "times of %zu partitions", n);
-    f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n};
-    f->last = (cell_times){room + 4 * n, room + 5 * n, room + 6 * n, room + 7 * n};
+    f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
+    room += 5 * n;
+    f->last = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
     gpp_status status = time_cells(f, f->step.full, &f->full, err);
     return status == GPP_OK ? time_cells(f, f->step.last, &f->last, err) : status;
 }
@@ -398,7 +412,7 @@ static void fill_cells(const forecaster *f, gpp_forecast *r)
         r->device_of[j] = f->pipe->device_of[j];
         r->cell_ms[0][j] = recomputes ? f->full.forward[j] : f->full.keep[j];
         r->cell_ms[1][j] = recomputes ? f->full.recompute[j] : 0;
-        r->cell_ms[2][j] = f->full.backward[j];
+        r->cell_ms[2][j] = f->full.backward[j] + f->full.weight[j];
     }
     r->bound_ms = gpp__sim_bound(r->partitions, r->micro_batches, shape->checkpointed,
                                  r->cell_ms[0], r->cell_ms[1], r->cell_ms[2]);

@@ -114,8 +114,8 @@ static gpp_status take_on(gpp__pool *pool, gpp__crew *crew, int device, void *ar
 {
     const order *o = arg;
     return device == 0 ? take_here(o, pool, crew, err)
-                       : gpp__network_sweep(&o->model->network, o->profile->rows, pool, crew,
-                                            o->options, err);
+                       : gpp__network_sweep(&o->model->network, o->profile->rows, device, pool,
+                                            crew, o->options, err);
 }
 
 static gpp_status begin_profile(const gpp_model *model, gpp_profile **profile, gpp_error *err)

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "balance/internal.h"
+#include "codelets/program_ports.h"
 #include "codelets/program_times.h"
 #include "graph/model.h"
 #include "tests/parity.h"
@@ -519,6 +520,33 @@ Test(profile, a_partition_takes_the_time_of_the_operators_that_run)
     gpp_model_free(model);
 }
 
+/* 3 rows of 4 floats are one cache line; a megabyte a second is a byte a microsecond. */
+Test(profile, ports_of_a_partition_cost_what_their_bytes_take)
+{
+    gpp_model *model = acts("linear out=4; tanh; linear out=4; relu; linear out=4");
+    partition p;
+    compile(&p, model, 1, 4, 3);
+    static const struct {
+        const char *why;
+        gpp__pass pass;
+        double lines;
+    } cases[] = {
+        {"it reads what comes in, and writes what goes out", GPP__PASS_KEEP, 2},
+        {"so it does without a backward", GPP__PASS_EVALUATE, 2},
+        {"a recomputation only reads", GPP__PASS_RECOMPUTE, 1},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        cr_expect_eq(gpp__program_ports_us(p.program, cases[k].pass, 1), 2 * 64 * cases[k].lines,
+                     "%s: %g", cases[k].why, gpp__program_ports_us(p.program, cases[k].pass, 1));
+    /* The gradients on both sides, and what relu has left in the boundary behind it. */
+    cr_expect_eq(gpp__program_backward_ports_us(p.program, 1), 2 * 64 * 3.0);
+    cr_expect_eq(gpp__program_backward_ports_us(p.program, 4), 2 * 64 * 3 / 4.0);
+    cr_expect_eq(gpp__program_ports_us(p.program, GPP__PASS_KEEP, 0), 0, "nothing is known");
+    cr_expect_eq(gpp__program_backward_ports_us(p.program, 0), 0);
+    drop(&p);
+    gpp_model_free(model);
+}
+
 /* --- what goes in ----------------------------------------------------------------------------- */
 
 /* look: passes its tensors on and remembers the bits of what it saw: a sum for each forward. */
@@ -887,6 +915,78 @@ static int unit_of(int core)
     return unit >= 0 && CPU_ISSET(unit, &may) ? unit : -1;
 }
 
+static const char *const core_1[] = {"cpu:1"};
+
+/* Then it is cut into parts. */
+Test(profile, every_kind_of_layer_can_be_measured_with_devices_beside)
+{
+    if (unit_of(0) < 0 || unit_of(1) < 0)
+        cr_skip_test("cores 0 and 1 are not both there");
+    for (int k = 0; k < MODELS; k++) {
+        gpp_model *model = make(&models[k]);
+        gpp_profile_options o = quick();
+        o.beside = core_1;
+        o.beside_count = 1;
+        o.warmup = k % 2;
+        gpp_profile *p = take(model, 5, &o), *s = sizes(model, 5);
+        cr_assert(p->layers == s->layers && p->operators == s->operators && p->sweeps == 3);
+        for (int u = 0; u < p->layers; u++) {
+            const gpp__layer *first_of = &model->network.node[model->network.first[u]];
+            bool view = first_of->op->is_view && first_of->op->is_view(first_of);
+            cr_expect(view || (p->layer[u].forward_us > 0 && p->layer[u].recompute_us > 0),
+                      "%s: layer %d takes time, in whichever part it is", models[k].why, u);
+            cr_expect_eq(p->layer[u].activation_bytes, s->layer[u].activation_bytes);
+        }
+        gpp_profile_free(s);
+        gpp_profile_free(p);
+        gpp_model_free(model);
+    }
+}
+
+/* The diary is of both devices: device 0 goes through both parts in every sweep, device 1 only
+ * while it gets ready. */
+static unsigned long measured_thread(void)
+{
+    const parity_diary *d = &parity_diary_now;
+    unsigned long best = 0;
+    int most = 0;
+    for (int e = 0; e < d->events; e++) {
+        int count = 0;
+        for (int f = 0; f < d->events; f++)
+            count += d->event[f].thread == d->event[e].thread && d->event[f].id == 1;
+        if (count > most)
+            best = d->event[e].thread;
+        most = count > most ? count : most;
+    }
+    return best;
+}
+
+Test(profile, with_a_device_beside_a_sweep_goes_through_one_part_after_the_other_twice)
+{
+    if (unit_of(0) < 0 || unit_of(1) < 0)
+        cr_skip_test("cores 0 and 1 are not both there");
+    /* Sleep, so that the diary does not fill up while device 0 waits for its core. */
+    gpp_model *model = acts("linear out=4; act id=1; linear out=4; act id=2 ms=1,1");
+    gpp_profile_options o = quick();
+    o.beside = core_1;
+    o.beside_count = 1;
+    gpp_profile_free(take(model, 6, &o));
+    static const char once[] = "F1R1F2R2B2B1", sweep[] = "F1F1R1B1R1B1F2F2R2B2R2B2";
+    unsigned long thread = measured_thread();
+    int at = 0; /* in what device 0 has done */
+    for (int e = 0; e < parity_diary_now.events; e++) {
+        const parity_event *now = &parity_diary_now.event[e];
+        if (now->thread != thread)
+            continue;
+        const char *want = at < 6 ? &once[2 * at] : &sweep[(at - 6) % 12 * 2];
+        cr_expect(now->kind == want[0] && now->id == want[1] - '0', "event %d is %c of %d", at,
+                  now->kind, now->id);
+        at++;
+    }
+    cr_expect_eq(at, 6 + 4 * 12, "once all, a sweep for warming up, and 3: %d events", at);
+    gpp_model_free(model);
+}
+
 static gpp_model *meeting_model(void)
 {
     gpp_model *model = parity_model(NULL);
@@ -895,8 +995,6 @@ static gpp_model *meeting_model(void)
     parity_input(model, 1, (int64_t[]){4});
     return model;
 }
-
-static const char *const core_1[] = {"cpu:1"};
 
 Test(profile, a_device_beside_runs_the_same_at_the_same_time)
 {

@@ -173,8 +173,8 @@ typedef struct gpp_profile {
     int operators;
     gpp_operator_profile *op; /* [operators] in the order in which they run */
     int beside;               /* devices that ran the same meanwhile */
-    double bytes_per_us;      /* memory the device reads and writes in a microsecond, copying a block
-                                 that no cache holds; 0: not measured */
+    double bytes_per_us;      /* memory the device reads and writes in a microsecond, adding a block
+                                 to another that no cache holds; 0: not measured */
 } gpp_profile;
 
 /** Start from GPP_PROFILE_OPTIONS_INIT; fields may be added at the end. */
@@ -219,15 +219,18 @@ typedef struct gpp_profile_options {
  * number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and Nagaraja,
  * Order Statistics, 3rd ed., 7.1); six sweeps are the least.
  *
- * With options.beside other devices run the same sweeps, each with parameters and memory of its
- * own, from before the first sweep that is measured to after the last. What fails there ends the
- * profile as well.
+ * With options.beside other devices run the same meanwhile, each with parameters and memory of its
+ * own, from before the first sweep that is measured to after the last. The model is then cut into
+ * as many parts as there are devices, of about equal arithmetic, as in a pipe on them: a sweep goes
+ * through one part after the other, twice forwards and twice again and backwards, of which the
+ * second time counts, and a device beside goes through one part over and over. What fails there
+ * ends the profile as well.
  *
  * Parameters are initial ones, in memory of the profile's own. It needs the memory of a pipe of one
  * partition without checkpointing for one micro-batch, for each device, and 64 MiB. Statistics of
- * batch normalisation are made and thrown away. Operators of the user's are called as in training, on
- * threads of the profile's own, with devices beside on several at a time; a failure of theirs ends
- * the profile. Nothing else should run on the cores meanwhile.
+ * batch normalisation are made and thrown away. Operators of the user's are called as in training,
+ * on threads of the profile's own, with devices beside on several at a time; a failure of theirs
+ * ends the profile. Nothing else should run on the cores meanwhile.
  *
  * @param profile  out; NULL on failure. Release with gpp_profile_free
  * @param model    its input must be set; it is not changed

@@ -1,0 +1,58 @@
+/*
+ * balance/rig.h: a model with everything it takes to run it without the task runtime.
+ */
+#ifndef GPP_BALANCE_RIG_H
+#define GPP_BALANCE_RIG_H
+
+#include "balance/internal.h"
+
+/** Consecutive layers, compiled as a partition. */
+typedef struct gpp__part_rig {
+    int layer, layers; /* the first, and how many */
+    gpp__stage stage;  /* in the same blocks as those of the other parts */
+    gpp__program *program;
+    char *tape;
+    char **port; /* room of the next four */
+    char **in, **out, **grad_in, **grad_out;
+} gpp__part_rig;
+
+typedef struct gpp__rig {
+    const gpp__network *network;
+    int64_t rows[GPP__BATCHES];
+    gpp__run run;
+    int parts;
+    gpp__part_rig *part;
+    size_t bytes; /* of all blocks */
+    char *params, *grads, *scratch, *stats;
+    char **value, **grad; /* [network->values] of those between parts, and from or to the caller;
+                             NULL: inside a part, or no gradient */
+} gpp__rig;
+
+/** Ways through a part: a forward that keeps nothing, one that keeps what the backward needs. */
+typedef enum gpp__rig_way {
+    GPP__RIG_FORWARD,
+    GPP__RIG_KEEP,
+    GPP__RIG_BACKWARD,
+    GPP__RIG_WAYS
+} gpp__rig_way;
+
+/**
+ * @param network  with one layer or more
+ * @param parts    at most so many, >= 1: one a layer
+ * @param pool     that will run it, from this thread, which touches its memory first
+ * @param options  seed and sample
+ * @param err      not NULL; runs write to it as well
+ */
+gpp_status gpp__rig_init(gpp__rig *rig, const gpp__network *network,
+                         const int64_t rows[GPP__BATCHES], int parts, gpp__pool *pool,
+                         const gpp_profile_options *options, gpp_error *err);
+/** Also after a failed gpp__rig_init. */
+void gpp__rig_release(gpp__rig *rig);
+
+/**
+ * Run a part. Gradients of parameters are added to those that are there.
+ * @param lap  as in gpp__cell_io
+ */
+gpp_status gpp__rig_run(const gpp__rig *rig, int part, gpp__rig_way way, int64_t lap[]);
+
+#endif
