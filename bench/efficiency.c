@@ -53,7 +53,8 @@ static double formula_ms(const arrangement *a, const gpp_pipe *pipe)
 
 static double measure(const bench_report *report, const arrangement *a, bench_budget budget)
 {
-    gpp_pipe *pipe = bench_spin_pipe(a->n, a->m, a->checkpoint, a->forward_ms, a->backward_ms);
+    gpp_pipe *pipe =
+        bench_spin_pipe(a->n, a->m, a->checkpoint, NULL, a->forward_ms, a->backward_ms);
     bench_batch b = bench_batch_new(pipe, a->m);
     bench_timing t = bench_pipe_time(pipe, &b, budget);
     double formula = formula_ms(a, pipe);

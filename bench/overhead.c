@@ -90,7 +90,7 @@ static result measure(const arrangement *a, bench_budget budget)
 {
     result r;
     double begin = bench_now();
-    gpp_pipe *pipe = bench_spin_pipe(a->n, a->m, a->checkpoint, 0, 0);
+    gpp_pipe *pipe = bench_spin_pipe(a->n, a->m, a->checkpoint, NULL, 0, 0);
     r.setup_ms = 1e3 * (bench_now() - begin);
     bench_batch b = bench_batch_new(pipe, a->m);
     run_steps(pipe, &b, budget, &r);

@@ -185,7 +185,7 @@ static gpp_status spin_backward(const gpp__kernel *kernel, const gpp__run *run, 
         memcpy(io->grad_in[0], io->grad_out[0], bytes_of(kernel));
     if (io->grads && !io->accumulate)
         memset(io->grads, 0, kernel->layer->param_bytes);
-    spin(attr->backward_us);
+    spin(attr->backward_us / (io->grads && io->grad_in[0] ? 1 : 2));
     return GPP_OK;
 }
 
@@ -214,8 +214,8 @@ static const gpp_op op_spin = {
     .backward = spin_backward,
 };
 
-gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, double forward_ms,
-                          double backward_ms)
+gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,
+                          double forward_ms, double backward_ms)
 {
     const gpp_attr times[] = {GPP_REAL("forward_us", 1e3 * forward_ms),
                               GPP_REAL("backward_us", 1e3 * backward_ms)};
@@ -223,16 +223,23 @@ gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, double forwar
     gpp_model *model;
     gpp_pipe *pipe;
     bench_check(gpp_model_new(&model, &err), &err);
+    int *balance = bench_room((size_t)n * sizeof *balance);
+    bench_check(gpp_model_add_text(model, "linear out=1", &err), &err);
+    for (int j = 0; j < n; j++)
+        balance[j] = j == 0 ? 2 : 1;
     for (int j = 0; j < n; j++)
         bench_check(gpp__model_add_op(model, &op_spin, NULL, times, 2, &err), &err);
     bench_check(gpp_model_set_input(model, GPP_F32, 1, (int64_t[]){1}, &err), &err);
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.partitions = n;
+    o.balance = balance;
     o.chunks = m;
     o.checkpoint = checkpoint;
+    o.pipeline = pipeline;
     o.loss = "mse";
     o.batch = m;
     bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
     gpp_model_free(model);
+    free(balance);
     return pipe;
 }

@@ -34,9 +34,12 @@ void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak);
 /**
  * A pipe of `n` partitions whose cells busy-wait so long, for mini-batches of `m` rows of one
  * number in `m` micro-batches. Its one kind of layer passes its input on, recomputes as long as its
- * forward, and has a parameter, so that gradients flow through every partition.
+ * forward, and has a parameter, so that gradients flow through every partition; where a backward is
+ * split, each of its two tasks takes half of it. In front is a layer that takes no time, so that
+ * the first partition gives a gradient, too.
+ * @param pipeline  as in gpp_pipe_options
  */
-gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, double forward_ms,
-                          double backward_ms);
+gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,
+                          double forward_ms, double backward_ms);
 
 #endif

@@ -171,6 +171,7 @@ void gpp__program_free(gpp__program *p)
         free(p->way[w].scratch_at);
     }
     gpp__phase_free(p->phase);
+    free(p->held);
     free(p->grad);
     free(p->port);
     free(p->local);
@@ -197,6 +198,8 @@ static char *block_of(const gpp__cell_io *io, gpp__place at)
         return io->tape;
     case GPP__AT_KEPT:
         return io->kept;
+    case GPP__AT_HELD:
+        return io->held;
     case GPP__AT_SCRATCH:
         return io->scratch;
     case GPP__AT_GRAD_OUT:
@@ -524,6 +527,20 @@ static void pass_zeros(const gpp__program *p, int k, const gpp__cell_io *cell, c
             memset(io->grad_in[t], 0, p->local[s->in[t]].exact);
 }
 
+/* What a split backward leaves of operator k, where it does not lie there already. */
+static void hold(const gpp__program *p, int k, const gpp__cell_io *cell)
+{
+    const gpp__step *s = &p->step[k];
+    for (int t = 0; t < s->layer->out_count; t++) {
+        int v = s->out[t];
+        const char *from = at(cell, p->grad[v]);
+        char *to = at(cell, p->held[v]);
+        if (to && from && to != from)
+            memcpy(to, from, p->local[v].exact + gpp__local_lead(&p->local[v]));
+    }
+}
+
+/* Gradients of an operator's inputs, and, unless the backward is split, of its parameters. */
 static gpp_status backward_step(const gpp__program *p, const gpp__action *call, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
@@ -559,8 +576,49 @@ static gpp_status backward_step(const gpp__program *p, const gpp__action *call, 
     if (s->kernel.saved_bytes)
         io.saved = at(cell, call->saved);
     layer_memory(p, k, cell, &io);
-    if (s->trains)
+    if (s->trains && !p->held)
         io.grads = cell->grads + p->stage->grad_at[k - 1];
+    if (s->trains && p->held) {
+        bool wanted = false;
+        hold(p, k, cell);
+        for (int t = 0; t < l->in_count; t++)
+            wanted |= io.grad_in[t] != NULL;
+        if (!wanted)
+            return GPP_OK;
+    }
+    return l->op->backward(&s->kernel, run, &io);
+}
+
+/* Gradients of an operator's parameters, from what a split backward has left. */
+static gpp_status weight_step(const gpp__program *p, const gpp__action *call, const gpp__run *run,
+                              const gpp__cell_io *cell)
+{
+    int k = call->step, missing;
+    const gpp__step *s = &p->step[k];
+    const gpp__layer *l = s->layer;
+    const int *root = p->way[GPP__PASS_KEEP].root;
+    const void *in[GPP__MAX_TENSORS];
+    gpp__io io = {.scratch = cell->scratch, .accumulate = cell->accumulate};
+    bool any = false;
+    gather_inputs(p, root, call, cell, in, &missing);
+    for (int t = 0; t < l->in_count; t++)
+        if (l->op->backward_needs & GPP_NEEDS_INPUT)
+            io.in[t] = in[t];
+    for (int t = 0; t < l->out_count; t++) {
+        int v = s->out[t];
+        io.grad_out[t] = p->local[v].grad ? data_of(&p->local[v], at(cell, p->held[v])) : NULL;
+        any |= io.grad_out[t] != NULL;
+        if (l->op->backward_needs & GPP_NEEDS_OUTPUT)
+            io.out[t] = data_at(p, root, v, call->at[l->in_count + t], cell);
+    }
+    if (!any || (missing == 0 && l->op->passes_none)) {
+        zero_grads(p, k, cell);
+        return GPP_OK;
+    }
+    if (s->kernel.saved_bytes)
+        io.saved = at(cell, call->saved);
+    layer_memory(p, k, cell, &io);
+    io.grads = cell->grads + p->stage->grad_at[k - 1];
     return l->op->backward(&s->kernel, run, &io);
 }
 
@@ -628,6 +686,25 @@ gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
         if (status != GPP_OK)
             return status;
         note_lap(cell, k);
+    }
+    return GPP_OK;
+}
+
+gpp_status gpp__program_weight(const gpp__program *p, const gpp__run *run, const gpp__cell_io *cell)
+{
+    gpp__place room[2 * GPP__MAX_TENSORS];
+    for (int k = p->steps; k >= 1; k--) {
+        const gpp__step *s = &p->step[k];
+        if (!s->active || p->empty) {
+            zero_grads(p, k, cell);
+            continue;
+        }
+        if (!s->trains || s->view)
+            continue;
+        gpp__action call = back_of(p, k, room);
+        gpp_status status = weight_step(p, &call, run, cell);
+        if (status != GPP_OK)
+            return blame(run, s->layer, status, "backward");
     }
     return GPP_OK;
 }

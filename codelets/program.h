@@ -75,6 +75,7 @@ typedef struct gpp__cell_io {
     char *const *out;      /* [outs] */
     char *tape;
     char *kept;                  /* with a script */
+    char *held;                  /* with a split backward */
     const char *const *grad_out; /* [outs] */
     char *const *grad_in;        /* [ins]; NULL: not wanted */
     char *grads;
@@ -107,6 +108,7 @@ typedef struct gpp__port {
 typedef struct gpp__program_info {
     size_t tape_bytes, scratch_bytes; /* scratch: the most of all ways */
     size_t kept_bytes;                /* 0 without a script */
+    size_t held_bytes;                /* 0 without a split backward */
     const gpp__port *in, *out;        /* [ins], [outs] of the stage */
 } gpp__program_info;
 
@@ -153,6 +155,15 @@ typedef struct gpp__move {
 gpp_status gpp__program_follow(gpp__program *program, const gpp__move move[], int moves,
                                gpp_error *err);
 const gpp__program_info *gpp__program_get_info(const gpp__program *program);
+
+/**
+ * From now on gpp__program_backward gives the gradients of what came in alone, and leaves in `held`
+ * what gpp__program_weight, later, makes the gradients of parameters from: the gradients of the
+ * outputs of operators that train. The tape is for both. Not for a program that follows a script.
+ */
+gpp_status gpp__program_split(gpp__program *program, gpp_error *err);
+gpp_status gpp__program_weight(const gpp__program *program, const gpp__run *run,
+                               const gpp__cell_io *io);
 
 /** On failure the record names the layer. */
 gpp_status gpp__program_forward(const gpp__program *program, gpp__pass pass, const gpp__run *run,

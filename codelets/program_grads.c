@@ -89,6 +89,32 @@ static void choose_grad_blocks(gpp__program *p, const int *group, int *in_port)
     }
 }
 
+/* With a split backward the gradients of what operators that train have made outlive it: in memory
+ * of their own, for which the groups they end are moved out of scratch, or by copy from the ports.
+ * Nothing is done in place upstream of such an operator, so they are the last in their groups. */
+static void hold_gradients(gpp__program *p, const int *group)
+{
+    size_t at = 0;
+    for (int v = 0; v < p->locals; v++)
+        p->held[v] = (gpp__place){GPP__AT_NOWHERE, 0, 0};
+    for (int v = 0; v < p->locals; v++) {
+        const gpp__step *s = &p->step[p->local[v].born];
+        bool wanted = p->local[v].born > 0 && s->active && s->trains && !s->view;
+        if (!wanted || !p->local[v].grad)
+            continue;
+        size_t bytes = p->local[v].bytes;
+        p->held[v] = (gpp__place){GPP__AT_HELD, 0, at};
+        for (int u = 0; u < p->locals; u++) {
+            if (!p->local[u].grad || group[u] != group[v] || p->grad[u].block != GPP__AT_SCRATCH)
+                continue;
+            p->grad[u] = p->held[v];
+            bytes = p->local[u].bytes > bytes ? p->local[u].bytes : bytes;
+        }
+        at += gpp__align(bytes);
+    }
+    p->info.held_bytes = at;
+}
+
 /* Which gradients are the same memory, by local. */
 static void group_gradients(const gpp__program *p, int *group)
 {
@@ -115,6 +141,8 @@ gpp_status gpp__place_grads(gpp__program *p, const int when[], gpp__span more[],
     }
     group_gradients(p, group);
     choose_grad_blocks(p, group, group + p->locals);
+    if (p->held)
+        hold_gradients(p, group);
     note_gradients(p, group, when, span);
     if (count)
         memcpy(span + own, more, count * sizeof *more);
@@ -129,5 +157,18 @@ gpp_status gpp__place_grads(gpp__program *p, const int when[], gpp__span more[],
 free_arrays:
     free(span);
     free(group);
+    return status;
+}
+
+gpp_status gpp__program_split(gpp__program *p, gpp_error *err)
+{
+    size_t most = 0;
+    if (p->phase)
+        return gpp__fail(err, GPP_EINVAL, "a backward by a script cannot be split");
+    p->held = calloc((size_t)p->locals + 1, sizeof *p->held);
+    if (!p->held)
+        return gpp__fail(err, GPP_ENOMEM, "a program of %d layers", p->stage->count);
+    gpp_status status = gpp__place_grads(p, NULL, NULL, 0, &most, err);
+    p->info.scratch_bytes = most > p->info.scratch_bytes ? most : p->info.scratch_bytes;
     return status;
 }

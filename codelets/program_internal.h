@@ -13,6 +13,7 @@ typedef enum gpp__block {
     GPP__AT_OUT,
     GPP__AT_TAPE,
     GPP__AT_KEPT,
+    GPP__AT_HELD,
     GPP__AT_SCRATCH,
     GPP__AT_GRAD_OUT,
     GPP__AT_GRAD_IN
@@ -91,6 +92,8 @@ struct gpp__program {
     gpp__way way[GPP__PASSES];
     gpp__place *grad;  /* [locals] */
     gpp__phase *phase; /* NULL: everything is kept, or recomputed at once */
+    gpp__place *held; /* [locals] with a split backward: where the gradient of what an operator that
+                         trains has made stays; GPP__AT_NOWHERE: of no such. NULL: not split */
 };
 
 /** The head of an optional value, and its data. */

@@ -45,12 +45,33 @@ double gpp__program_us(const gpp__program *p, gpp__pass pass, const gpp_operator
     return us;
 }
 
+/* What part of a step's backward makes gradients of parameters. Matrix products for these and for
+ * the gradient of the input are of the same size. */
+static double weight_share(const gpp__program *p, int k)
+{
+    const gpp__step *s = &p->step[k + 1];
+    bool wanted = false;
+    for (int t = 0; t < s->layer->in_count; t++)
+        wanted |= p->local[s->in[t]].grad;
+    return !s->trains ? 0 : wanted ? 0.5 : 1;
+}
+
 double gpp__program_backward_us(const gpp__program *p, const gpp_operator_profile op[])
 {
     double us = 0;
     if (p->phase)
         return script_us(p, p->phase->split, p->phase->calls, op);
     for (int k = 0; k < p->steps && !p->empty; k++)
-        us += p->step[k + 1].active ? op[p->stage->first + k].backward_us : 0;
+        if (p->step[k + 1].active)
+            us += op[p->stage->first + k].backward_us * (p->held ? 1 - weight_share(p, k) : 1);
+    return us;
+}
+
+double gpp__program_weight_us(const gpp__program *p, const gpp_operator_profile op[])
+{
+    double us = 0;
+    for (int k = 0; k < p->steps && !p->empty && p->held; k++)
+        if (p->step[k + 1].active)
+            us += op[p->stage->first + k].backward_us * weight_share(p, k);
     return us;
 }

@@ -20,5 +20,8 @@ bool gpp__program_runs(const gpp__program *program, gpp__pass pass, int k);
 double gpp__program_us(const gpp__program *program, gpp__pass pass,
                        const gpp_operator_profile op[]);
 double gpp__program_backward_us(const gpp__program *program, const gpp_operator_profile op[]);
+/** Of the gradients of parameters apart from it, where the backward is split; then half of what the
+ * backward of an operator that trains takes, or all of it where its inputs want no gradient. */
+double gpp__program_weight_us(const gpp__program *program, const gpp_operator_profile op[]);
 
 #endif

@@ -16,6 +16,7 @@ typedef enum gpp__role {
     GPP__ROLE_GRAD_IN,  /* of in-port `port` */
     GPP__ROLE_TAPE,
     GPP__ROLE_KEPT, /* what a forward keeps of a micro-batch that is recomputed */
+    GPP__ROLE_HELD, /* gradients that a split backward leaves for the gradients of parameters */
     GPP__ROLE_SCRATCH,
     GPP__ROLE_STATS,
     GPP__ROLE_BACKUP,

@@ -1,5 +1,5 @@
 /*
- * graph/choose.c: a pipe's loss and optimizer from their specifications.
+ * graph/choose.c: a pipe's loss, optimizer and order of tasks from their specifications.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +24,14 @@ const char *gpp_optimizer_name(size_t k)
     while (count < k && gpp__optimizers[count])
         count++;
     return gpp__optimizers[count] ? gpp__optimizers[count]->name : NULL;
+}
+
+const char *gpp_pipeline_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__schedules[count])
+        count++;
+    return gpp__schedules[count] ? gpp__schedules[count]->name : NULL;
 }
 
 static gpp_status fail_unknown(const char *what, const char *name, const char *(*known)(size_t),
@@ -161,4 +169,31 @@ gpp_status gpp__choose_optimizer(gpp_pipe *p, const gpp_pipe_options *o, gpp_err
         return status;
     memcpy(&p->base_lr, (char *)p->optimizer_attr + p->optimizer->lr_offset, sizeof p->base_lr);
     return o->schedule ? gpp_schedule_rate(o->schedule, 0, p->base_lr, &rate, err) : GPP_OK;
+}
+
+static gpp_status take_table(gpp_pipe *p, const char *text, gpp_error *err)
+{
+    gpp_status status = keep_text(text, &p->table_text, err);
+    if (status != GPP_OK)
+        return status;
+    p->own_schedule = gpp__schedule_of_text(p->table_text);
+    p->schedule = &p->own_schedule;
+    return GPP_OK;
+}
+
+gpp_status gpp__choose_schedule(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    static const char table[] = "table:";
+    gpp_status status = GPP_OK;
+    p->schedule = o->pipeline ? gpp__schedule_find(o->pipeline) : &gpp__schedule_gpipe;
+    if (!p->schedule && !strncmp(o->pipeline, table, sizeof table - 1))
+        status = take_table(p, o->pipeline + sizeof table - 1, err);
+    else if (!p->schedule)
+        status = fail_unknown("pipeline", o->pipeline, gpp_pipeline_name, err);
+    if (status == GPP_OK && p->schedule->split && o->checkpoint == GPP_CHECKPOINT_BUDGET)
+        status = gpp__fail(err, GPP_EINVAL,
+                           "pipeline %s has gradients of parameters as tasks of their own, which "
+                           "checkpoint budget cannot have",
+                           p->schedule->name);
+    return status;
 }

@@ -37,6 +37,8 @@ static gpp_status fill_progset(gpp_pipe *p, gpp__progset *s, gpp_error *err)
     for (int j = 0; status == GPP_OK && j < p->partitions; j++)
         status = gpp__program_new(&s->program[j], &p->stage[j], s->rows.rows,
                                   p->device_threads[p->device_of[j]], flow, err);
+    for (int j = 0; status == GPP_OK && p->schedule->split && j < p->partitions; j++)
+        status = gpp__program_split(s->program[j], err);
     free(flow);
     return status;
 }
@@ -171,6 +173,7 @@ static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset
         .optimizer = gpp__optimizer_bytes(p, j),
         .tape = larger(a->tape_bytes, b->tape_bytes),
         .kept = larger(a->kept_bytes, b->kept_bytes),
+        .held = larger(a->held_bytes, b->held_bytes),
         .scratch = larger(larger(a->scratch_bytes, b->scratch_bytes),
                           updates && is_home ? update_scratch(s) : 0),
         .stats = s->stats_bytes,
@@ -270,7 +273,7 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
     bool trains = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP);
     gpp__plan_spec spec = {
         .shape = step_shape(p, flags, m),
-        .schedule = &gpp__schedule_gpipe,
+        .schedule = p->schedule,
         .stage = z.stage,
         .route = z.route,
         .routes = p->crossings,

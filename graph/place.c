@@ -81,6 +81,8 @@ gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error 
                               &p->device, &p->devices, p->device_of, err);
     if (status != GPP_OK)
         return status;
+    for (int j = 0; !wish && p->schedule == &gpp__schedule_interleaved && j < p->partitions; j++)
+        p->device_of[j] = j % p->devices; /* each device in every round */
     size_t n = (size_t)p->devices;
     p->state = calloc(n, sizeof *p->state);
     p->node_of = calloc(n, sizeof *p->node_of);

@@ -26,25 +26,40 @@ int gpp__chunk(int64_t rows, int chunks, int64_t *size, int64_t *last)
 
 /* --- the spec */
 
+/* What the schedule and the stages add to the shape. */
+static gpp_status complete_shape(gpp__plan_maker *p, gpp_error *err)
+{
+    const gpp__schedule *schedule = p->spec->schedule;
+    p->shape.window = p->shape.backward || p->shape.keep ? 0 : p->spec->window;
+    p->shape.wait_for_all = p->shape.backward && p->spec->wait_for_all;
+    p->shape.ascending = p->shape.ascending || schedule->ascending;
+    p->shape.split = p->shape.backward && (p->shape.split || schedule->split);
+    p->shape.trains = NULL;
+    return gpp__shape_check(&p->shape, err);
+}
+
 /* The shape the table is made for: the plan's own copy, with what the spec adds to it. */
 static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
 {
     p->shape = p->spec->shape;
-    p->shape.window = p->shape.backward || p->shape.keep ? 0 : p->spec->window;
-    p->shape.wait_for_all = p->shape.backward && p->spec->wait_for_all;
-    gpp_status status = gpp__shape_check(&p->shape, err);
+    gpp_status status = complete_shape(p, err);
     if (status != GPP_OK)
         return status;
     p->n = p->shape.partitions;
     p->m = p->shape.micro_batches;
     p->cells = (size_t)p->n * (size_t)p->m;
     p->plan->device_of = malloc((size_t)p->n * sizeof *p->plan->device_of);
-    if (!p->plan->device_of)
+    p->plan->trains = malloc((size_t)p->n * sizeof *p->plan->trains);
+    if (!p->plan->device_of || !p->plan->trains)
         return gpp__fail(err, GPP_ENOMEM, "plan of %d partitions", p->n);
+    for (int j = 0; j < p->n; j++)
+        p->plan->trains[j] = p->spec->stage[j].trains;
     memcpy(p->plan->device_of, p->shape.device_of, (size_t)p->n * sizeof *p->plan->device_of);
     p->shape.device_of = p->plan->device_of;
+    p->shape.trains = p->plan->trains;
     p->last_device = p->shape.device_of[p->n - 1];
     p->plan->shape = p->shape;
+    p->plan->shape.cost = NULL;
     return GPP_OK;
 }
 
@@ -90,12 +105,12 @@ static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     p->routes = p->spec->routes;
-    if (p->routes < 0 || 2 * ((int64_t)p->routes + p->n) > INT32_MAX / p->m)
+    if (p->routes < 0 || 2 * (int64_t)p->routes + 3 * (int64_t)p->n > INT32_MAX / p->m)
         return gpp__fail(err, GPP_EINVAL,
                          "%d micro-batches of %d routes and %d partitions are too many values",
                          p->m, p->routes, p->n);
-    p->pools = p->routes + 2 * p->n;
-    p->values = 2 * (p->routes + p->n) * p->m;
+    p->pools = p->routes + 3 * p->n;
+    p->values = (2 * p->routes + 3 * p->n) * p->m;
     for (int j = 0; j < p->n && status == GPP_OK; j++)
         status = check_home(p, j, err);
     for (int r = 0; r < p->routes && status == GPP_OK; r++)
@@ -177,11 +192,12 @@ static void find_roles(gpp__plan_maker *p)
     }
 }
 
-/* The most that gpp__plan_needs finds: a task's routes from its partition, and a few. */
+/* The most that gpp__plan_needs finds: a task's routes from its partition or the gates of all
+ * devices, and a few. */
 static size_t most_needs(const gpp__plan_maker *p)
 {
     enum { BESIDES_ROUTES = 3 };
-    ptrdiff_t most = 0;
+    ptrdiff_t most = gpp__plan_gates_devices(p) ? p->shape.devices : 0;
     for (int j = 0; j < p->n; j++) {
         ptrdiff_t out = gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
         most = out > most ? out : most;
@@ -247,7 +263,7 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
     if (status == GPP_OK)
         status = take_routes(p, err);
     if (status == GPP_OK)
-        status = p->spec->schedule->generate(&p->shape, &p->table, err);
+        status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
     if (status == GPP_OK)
         status = make_room(p, err);
     if (status == GPP_OK)
@@ -295,6 +311,7 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->access);
     free(plan->route);
     free(plan->task);
+    free(plan->trains);
     free(plan->device_of);
     free(plan);
 }

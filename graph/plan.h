@@ -26,6 +26,7 @@ typedef struct gpp__stage_sizes {
     size_t grads, optimizer;
     size_t tape;    /* 0: none */
     size_t kept;    /* of a micro-batch that is recomputed, from forward to backward; 0: nothing */
+    size_t held;    /* of a micro-batch whose backward is split, from B to W; 0: nothing */
     size_t scratch; /* largest any of its tasks needs */
     size_t stats;   /* of one micro-batch; 0: none */
     int home;       /* partition that holds its parameters, gradients and optimizer state: itself,
@@ -46,13 +47,14 @@ typedef struct gpp__route {
                               in_port of an output of the model: which one */
     size_t bytes;          /* > 0 */
     bool grad;             /* a gradient comes back, as large */
-    bool backward_reads_out, recompute_reads_out; /* at the producer */
-    bool backward_reads_in, recompute_reads_in;   /* at the consumer */
+    bool backward_reads_out, recompute_reads_out; /* at the producer; a W reads what a backward */
+    bool backward_reads_in, recompute_reads_in;   /* at the consumer; does */
     const char *name; /* of a skip, for pictures; NULL: a boundary's. The plan copies it */
 } gpp__route;
 
 typedef struct gpp__plan_spec {
-    gpp__step_shape shape;
+    gpp__step_shape shape; /* `trains` is taken from the stages; ascending and split backwards are
+                              the step's if it, or the schedule, has them */
     const gpp__schedule *schedule;
     const gpp__stage_sizes *stage; /* [partitions] */
     const gpp__route *route;       /* [routes] every partition but the last has one to the next; the
@@ -74,13 +76,14 @@ typedef enum gpp__class {
     GPP__OPTIMIZER, /* one of each partition, kept between steps */
     GPP__ROUTE,     /* of route j: activations and their gradients */
     GPP__TAPE,
-    GPP__KEPT,    /* of partition j */
+    GPP__KEPT,
+    GPP__HELD,    /* of partition j */
     GPP__SCRATCH, /* of partition j; of device j */
     GPP__STATS,   /* of partition j: a record of each micro-batch */
     GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
     GPP__LOSSES,
     GPP__NORMS,
-    GPP__GATE, /* one value each */
+    GPP__GATE, /* one value each; with split backwards a gate of each device */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
@@ -97,19 +100,20 @@ typedef struct gpp__buffer {
 typedef struct gpp__task {
     uint8_t kind;
     bool checkpointed; /* F whose tape is not kept */
-    bool first;        /* B that is its partition's first, and gradients are not accumulated: it
-                          assigns them instead of adding */
+    bool first;        /* B, or W where its partition has some, that is its partition's first, and
+                          gradients are not accumulated: it assigns them instead of adding */
     int32_t i, j, device;
     int32_t order; /* position in its device's table */
     int32_t clock; /* clock cycle of GPipe's lockstep picture: i+j for F, counted on through the
-                      backward */
+                      backward; W's after all of them */
     int32_t access_count;
     gpp__access *access; /* [access_count] in the plan's */
 } gpp__task;
 
 typedef struct gpp__plan {
-    gpp__step_shape shape; /* device_of points into the plan */
+    gpp__step_shape shape; /* device_of and trains point into the plan; cost is NULL */
     int *device_of;
+    bool *trains;
     size_t tasks;
     gpp__task *task;     /* in an order of submission that respects tables and data */
     size_t *count;       /* [devices] */

@@ -7,7 +7,9 @@
  *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
  *           gradients; O(i) reads the outputs
  *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every route from j that has one, and the
- *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j
+ *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j;
+ *           where it is split it writes h(i,j) instead of adding to the gradients
+ *   W(i,j)  reads what B(i,j) does but gradients of routes, and h(i,j); adds to the gradients
  *   N(j)    reads gradients, adds to the norms, in which it has places of its own
  *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup;
  *           with norms it reads them all and scales the gradients
@@ -71,6 +73,12 @@ static void add_kept(filler *f, gpp__task *t, int mode)
         add(f, t, GPP__ROLE_KEPT, 0, mode, gpp__value_kept(f->p, t->i, t->j));
 }
 
+static void add_held(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].held > 0)
+        add(f, t, GPP__ROLE_HELD, 0, mode, gpp__value_held(f->p, t->i, t->j));
+}
+
 static void add_scratch(filler *f, gpp__task *t)
 {
     if (f->p->spec->stage[t->j].scratch > 0)
@@ -82,7 +90,7 @@ static void add_scratch(filler *f, gpp__task *t)
 static void add_reads(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
-    bool backward = t->kind == GPP__BACKWARD;
+    bool backward = t->kind != GPP__RECOMPUTE;
     for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++) {
         const gpp__route *route = &p->plan->route[*r];
         if (backward ? route->backward_reads_in : route->recompute_reads_in)
@@ -124,13 +132,36 @@ static void access_recompute(filler *f, gpp__task *t)
     add_scratch(f, t);
 }
 
-/* Gates open from the last partition to the first; the first of them assigns. */
+/* Gates open from the last partition to the first; the first of them assigns. Those of devices open
+ * in any order. */
 static void add_gate(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
-    if (!p->shape.wait_for_all || !p->gate[t->j] || t != &p->plan->task[p->last_b[t->j]])
+    if (gpp__plan_gates_devices(p) && t == &p->plan->task[p->done_on[t->device]])
+        add(f, t, GPP__ROLE_GATE, t->device, GPP__WRITE, t->device);
+    if (gpp__plan_gates_devices(p) || !p->shape.wait_for_all || !p->gate[t->j] ||
+        t != &p->plan->task[p->last_b[t->j]])
         return;
     add(f, t, GPP__ROLE_GATE, 0, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE, 0);
+}
+
+static void add_to_grads(filler *f, gpp__task *t)
+{
+    const gpp__stage_sizes *stage = &f->p->spec->stage[t->j];
+    if (stage->trains && f->p->spec->stage[stage->home].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+}
+
+static void access_weight(filler *f, gpp__task *t)
+{
+    add_params(f, t, GPP__READ);
+    add_to_grads(f, t);
+    add_reads(f, t);
+    add_tape(f, t, GPP__READ);
+    add_kept(f, t, GPP__READ);
+    add_held(f, t, GPP__READ);
+    add_scratch(f, t);
+    add_gate(f, t);
 }
 
 static void access_backward(filler *f, gpp__task *t)
@@ -138,8 +169,10 @@ static void access_backward(filler *f, gpp__task *t)
     const gpp__plan_maker *p = f->p;
     const gpp__stage_sizes *stage = &p->spec->stage[t->j];
     add_params(f, t, GPP__READ);
-    if (stage->trains && p->spec->stage[stage->home].grads > 0)
-        add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+    if (!p->shape.split)
+        add_to_grads(f, t);
+    else if (stage->trains)
+        add_held(f, t, GPP__WRITE);
     add_reads(f, t);
     for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
         if (p->plan->route[*r].grad)
@@ -200,7 +233,10 @@ static void access_update(filler *f, gpp__task *t)
     }
     if (p->shape.norms)
         add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, 0);
-    if (p->shape.wait_for_all)
+    for (int d = 0; d < p->shape.devices && gpp__plan_gates_devices(p); d++)
+        if (p->done_on[d] >= 0)
+            add(f, t, GPP__ROLE_GATE, d, GPP__READ, d);
+    if (p->shape.wait_for_all && !p->shape.split)
         add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
 }
 
@@ -213,6 +249,8 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
     ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
     if (!end)
         routes += gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+    if (t->kind == GPP__UPDATE && gpp__plan_gates_devices(p))
+        routes += p->shape.devices;
     return 2 * (size_t)routes + BESIDES_ROUTES;
 }
 
@@ -222,7 +260,8 @@ static void access_all(filler *f)
         [GPP__FORWARD] = access_forward,     [GPP__OUTPUT] = access_output,
         [GPP__LOSS] = access_output,         [GPP__SEED] = access_output,
         [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
-        [GPP__NORM] = access_norm,           [GPP__UPDATE] = access_update,
+        [GPP__WEIGHT] = access_weight,       [GPP__NORM] = access_norm,
+        [GPP__UPDATE] = access_update,
     };
     for (size_t k = 0; k < f->p->plan->tasks; k++) {
         gpp__task *t = &f->p->plan->task[k];
@@ -275,6 +314,7 @@ const char *gpp__class_name(gpp__class c)
         [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
         [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",   [GPP__LOSSES] = "losses",
         [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",       [GPP__KEPT] = "kept",
+        [GPP__HELD] = "held",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -289,7 +329,7 @@ static gpp__class class_of(int role)
         [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
         [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
         [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
-        [GPP__ROLE_KEPT] = GPP__KEPT,
+        [GPP__ROLE_KEPT] = GPP__KEPT,           [GPP__ROLE_HELD] = GPP__HELD,
     };
     return (gpp__class)of[role];
 }
@@ -322,6 +362,8 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return stage[j].tape;
     case GPP__KEPT:
         return stage[j].kept;
+    case GPP__HELD:
+        return stage[j].held;
     case GPP__SCRATCH:
         return scratch_of(p, j);
     case GPP__STATS:
@@ -348,8 +390,9 @@ static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return j;
     case GPP__LOSSES:
         return p->last_device;
-    case GPP__NORMS:
     case GPP__GATE:
+        return gpp__plan_gates_devices(p) ? j : p->shape.device_of[0];
+    case GPP__NORMS:
         return p->shape.device_of[0];
     default:
         return p->shape.device_of[j];
@@ -397,6 +440,7 @@ static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
     for (int j = 0; j < p->n; j++) {
         *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
         *at(x, GPP__KEPT, j) = p->pool_slots[p->routes + p->n + j];
+        *at(x, GPP__HELD, j) = p->pool_slots[p->routes + 2 * p->n + j];
     }
     for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
         total += (size_t)x->at[k];

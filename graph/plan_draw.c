@@ -2,7 +2,8 @@
  * graph/plan_draw.c: a plan as pictures.
  *
  * grid: time runs to the right, a row for each device, as in figure 2c of the GPipe paper. Forwards
- * and recomputes take one column, backwards two, norms and updates one; outputs, losses and seeds
+ * and recomputes take one column, backwards two, or one and a W another where they are split, norms
+ * and updates one; outputs, losses and seeds
  * take no time and are not shown. Each task is drawn where the longest path through tables and data
  * puts it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
  * dot: for Graphviz; data as solid edges from the writer to its readers, skips among them in blue,
@@ -45,16 +46,17 @@ static void name_buffer(const gpp__plan *plan, const gpp__buffer *b, const char 
 
 /* --- grid */
 
-static int columns_of(int kind)
+static int columns_of(const gpp__plan *plan, int kind)
 {
     switch (kind) {
     case GPP__FORWARD:
     case GPP__RECOMPUTE:
+    case GPP__WEIGHT:
     case GPP__NORM:
     case GPP__UPDATE:
         return 1;
     case GPP__BACKWARD:
-        return 2;
+        return plan->shape.split ? 1 : 2;
     default:
         return 0;
     }
@@ -88,10 +90,10 @@ static int column_width(const gpp__plan *plan, bool partition)
     return cell_text(&longest, partition, text) + 1;
 }
 
-static void draw_cell(char *row, int columns, int width, const gpp__task *t, int column,
+/* @param span  columns it takes */
+static void draw_cell(char *row, int columns, int width, const gpp__task *t, int column, int span,
                       bool partition)
 {
-    int span = columns_of(t->kind);
     char text[32];
     int length = cell_text(t, partition, text);
     if (span == 0 || column + span > columns)
@@ -115,7 +117,8 @@ static void draw_row(const gpp__plan *plan, int device, const double start[], do
         row[at] = at % width == 0 ? '.' : ' ';
     for (size_t k = 0; k < plan->count[device]; k++) {
         int32_t task = plan->table[device][k];
-        draw_cell(row, columns, width, &plan->task[task], (int)start[task], partition);
+        draw_cell(row, columns, width, &plan->task[task], (int)start[task],
+                  columns_of(plan, plan->task[task].kind), partition);
     }
     int length = columns * width;
     while (length > 0 && row[length - 1] == ' ')
@@ -130,7 +133,7 @@ bool gpp__plan_grid(const gpp__plan *plan, FILE *out)
     if (!ms)
         return false;
     for (size_t k = 0; k < plan->tasks; k++)
-        ms[k] = columns_of(plan->task[k].kind);
+        ms[k] = columns_of(plan, plan->task[k].kind);
     bool done = gpp__plan_makespan(plan, ms, start, &end, NULL) == GPP_OK;
     fprintf(out, "%d micro-batches, %d partitions, %d devices\n", plan->shape.micro_batches,
             plan->shape.partitions, plan->shape.devices);
@@ -210,7 +213,7 @@ static void text_buffer(const gpp__plan *plan, const gpp__buffer *b, FILE *out)
 {
     fputc(' ', out);
     name_buffer(plan, b, "[", "]", out);
-    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE || b->cls == GPP__KEPT)
+    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE || b->cls == GPP__KEPT || b->cls == GPP__HELD)
         fprintf(out, ".%d", (int)b->slot);
 }
 

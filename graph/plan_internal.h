@@ -9,8 +9,9 @@
  *
  * Values are what tasks hand to each other inside a step: an activation a(i, r) and, where one
  * comes back, a gradient g(i, r) for each micro-batch i and route r; for each cell a tape t(i, j)
- * and, where it is recomputed in part, what is kept for it, k(i, j). Those of a route, the tapes of
- * a partition, and what is kept in it, are one pool each: they have one size and may share buffers.
+ * and, where it is recomputed in part, what is kept for it, k(i, j), and, where its backward is
+ * split, what that holds for its W, h(i, j). Those of a route, the tapes of a partition, what is
+ * kept and what is held in it, are one pool each: they have one size and may share buffers.
  */
 #ifndef GPP_GRAPH_PLAN_INTERNAL_H
 #define GPP_GRAPH_PLAN_INTERNAL_H
@@ -29,8 +30,8 @@ typedef struct gpp__plan_maker {
     gpp__step_shape shape; /* window and wait_for_all included */
     int n, m, routes;
     size_t cells;    /* n · m */
-    int32_t values;  /* (2 routes + 2 n) · m */
-    int pools;       /* routes + 2 n */
+    int32_t values;  /* (2 routes + 3 n) · m */
+    int pools;       /* routes + 3 n */
     int last_device; /* of partition n - 1, which stands for the caller */
     gpp__table table;
     gpp__plan *plan;
@@ -49,20 +50,20 @@ typedef struct gpp__plan_maker {
     int32_t *need;      /* room for what one task needs */
 
     /* plan_order.c */
-    int32_t *id;               /* task of a (kind, i, j), -1: none */
-    int32_t *first_b, *last_b; /* [n] tasks: a partition's first and last backward; -1: none */
-    int32_t *done_b;           /* [n] of a home: the last backward of all that have it; of the
-                                  others: their own */
-    int32_t *gate_before;      /* [n] the gate that opens before partition j's, -1: none */
+    int32_t *id;          /* task of a (kind, i, j), -1: none */
+    int32_t *first_b;     /* [n] tasks: a partition's first backward, or W; -1: none */
+    int32_t *last_b;      /* [n] its last backward */
+    int32_t *done_b;      /* [n] of a home: the last backward or W of all that have it; of the
+                             others: their own */
+    int32_t *gate_before; /* [n] the gate that opens before partition j's, -1: none */
+    int32_t *done_on;     /* [devices] the last backward or W of a device; -1: none. With split
+                             backwards these are the gates, and none comes before another: W's end
+                             everywhere at about the same time */
 
     /* plan_slots.c; values are numbered by the functions below */
     int32_t *slot;       /* [values] */
-    int32_t *pool_slots; /* [pools] slots of routes, then of tapes, then of what is kept */
+    int32_t *pool_slots; /* [pools] slots of routes, of tapes, of what is kept, of what is held */
 } gpp__plan_maker;
-
-/** Letters and numbers of a task: "B(2,1)", "L(2)", "N(1)", "U(1)". Returns `out`. */
-typedef char gpp__task_text[32];
-const char *gpp__task_name(int kind, int i, int j, gpp__task_text out);
 
 /** The task of a cell, or -1. */
 int32_t gpp__plan_find(const gpp__plan_maker *maker, int kind, int i, int j);
@@ -129,7 +130,12 @@ static inline int32_t gpp__value_kept(const gpp__plan_maker *maker, int i, int j
 {
     return (2 * maker->routes + maker->n + j) * maker->m + i;
 }
-/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1, then what is kept in them. */
+static inline int32_t gpp__value_held(const gpp__plan_maker *maker, int i, int j)
+{
+    return (2 * maker->routes + 2 * maker->n + j) * maker->m + i;
+}
+/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1, then what is kept, then what is
+ * held in them. */
 static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 {
     int row = value / maker->m;
@@ -137,12 +143,17 @@ static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 }
 static inline bool gpp__role_is_value(int role)
 {
-    return role >= GPP__ROLE_IN && role <= GPP__ROLE_KEPT;
+    return role >= GPP__ROLE_IN && role <= GPP__ROLE_HELD;
 }
-/** The partition of a pool of tapes or of what is kept. */
+/** The partition of a pool of tapes, of what is kept or of what is held. */
 static inline int gpp__pool_partition(const gpp__plan_maker *maker, int pool)
 {
     return (pool - maker->routes) % maker->n;
+}
+/** Updates wait for all, and so for the gate of each device. */
+static inline bool gpp__plan_gates_devices(const gpp__plan_maker *maker)
+{
+    return maker->shape.wait_for_all && maker->shape.split;
 }
 /** True for a plan whose activations and tapes outlive it, or come from such a plan. */
 static inline bool gpp__plan_is_half(const gpp__plan_maker *maker)

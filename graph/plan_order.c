@@ -12,23 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *gpp__task_name(int kind, int i, int j, gpp__task_text out)
-{
-    char letter = gpp__kind_letter((gpp__kind)kind);
-    if (kind == GPP__NORM || kind == GPP__UPDATE)
-        snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, j);
-    else if (kind == GPP__OUTPUT || kind == GPP__LOSS || kind == GPP__SEED)
-        snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, i);
-    else
-        snprintf(out, sizeof(gpp__task_text), "%c(%d,%d)", letter, i, j);
-    return out;
-}
-
 /* --- which tasks a step has */
 
 static size_t id_count(const gpp__plan_maker *p)
 {
-    return 3 * p->cells + 3 * (size_t)p->m + 2 * (size_t)p->n;
+    return 4 * p->cells + 3 * (size_t)p->m + 2 * (size_t)p->n;
 }
 
 /* Where (kind, i, j) is in p->id; -1 when there can be no such task in any step. */
@@ -45,16 +33,18 @@ static ptrdiff_t id_index(const gpp__plan_maker *p, int kind, int i, int j)
         return cells + cell;
     case GPP__BACKWARD:
         return 2 * cells + cell;
+    case GPP__WEIGHT:
+        return 3 * cells + cell;
     case GPP__OUTPUT:
-        return last ? 3 * cells + i : -1;
+        return last ? 4 * cells + i : -1;
     case GPP__LOSS:
-        return last ? 3 * cells + p->m + i : -1;
+        return last ? 4 * cells + p->m + i : -1;
     case GPP__SEED:
-        return last ? 3 * cells + 2 * (ptrdiff_t)p->m + i : -1;
+        return last ? 4 * cells + 2 * (ptrdiff_t)p->m + i : -1;
     case GPP__NORM:
-        return 3 * cells + 3 * (ptrdiff_t)p->m + j;
+        return 4 * cells + 3 * (ptrdiff_t)p->m + j;
     case GPP__UPDATE:
-        return 3 * cells + 3 * (ptrdiff_t)p->m + p->n + j;
+        return 4 * cells + 3 * (ptrdiff_t)p->m + p->n + j;
     default:
         return -1;
     }
@@ -66,39 +56,21 @@ int32_t gpp__plan_find(const gpp__plan_maker *p, int kind, int i, int j)
     return at < 0 ? -1 : p->id[at];
 }
 
-static bool belongs(const gpp__step_shape *s, int kind, int i)
-{
-    switch (kind) {
-    case GPP__FORWARD:
-        return s->forward;
-    case GPP__RECOMPUTE:
-        return s->backward && i < s->checkpointed;
-    case GPP__BACKWARD:
-        return s->backward;
-    case GPP__OUTPUT:
-        return s->outputs;
-    case GPP__LOSS:
-        return s->loss;
-    case GPP__SEED:
-        return s->seeds;
-    case GPP__NORM:
-        return s->norms;
-    default:
-        return s->update;
-    }
-}
-
 /* GPipe's lockstep clock. The backward mirrors the forward: the k-th micro-batch to go back is on
- * partition j in cycle k + n-1-j, counted on from the end of the forward. Then a cycle of norms, if
- * there are any, and one of updates. */
+ * partition j in cycle k + n-1-j, counted on from the end of the forward. W's go once more as the
+ * backwards went, so that what fails in a backward comes before what fails in any W, whatever the
+ * table. Then a cycle of norms, if there are any, and one of updates. */
 static int32_t clock_of(const gpp__plan_maker *p, int kind, int i, int j)
 {
     const gpp__step_shape *s = &p->shape;
     int cycles = p->m + p->n - 1, k = s->ascending ? i : p->m - 1 - i;
+    int end = (s->split ? 3 : 2) * cycles;
     if (kind == GPP__NORM)
-        return 2 * cycles;
+        return end;
     if (kind == GPP__UPDATE)
-        return 2 * cycles + s->norms;
+        return end + s->norms;
+    if (kind == GPP__WEIGHT)
+        return 2 * cycles + k + p->n - 1 - j;
     if (kind == GPP__FORWARD || kind == GPP__OUTPUT || !s->backward)
         return i + j;
     return cycles + k + p->n - 1 - j;
@@ -119,6 +91,19 @@ static gpp__task task_of(const gpp__plan_maker *p, const gpp__entry *e, int devi
     };
 }
 
+/* A backward, or a W, is the first, or the last so far, of some. */
+static void note_backward(gpp__plan_maker *p, const gpp__entry *e, int device, int32_t task)
+{
+    bool weight = e->kind == GPP__WEIGHT;
+    if (e->kind != GPP__BACKWARD && !weight)
+        return;
+    if (p->first_b[e->j] < 0 && weight == gpp__shape_has(&p->shape, GPP__WEIGHT, 0, e->j))
+        p->first_b[e->j] = task;
+    if (!weight)
+        p->last_b[e->j] = task;
+    p->done_b[e->j] = p->done_b[p->spec->stage[e->j].home] = p->done_on[device] = task;
+}
+
 /* Enter one entry of the table; `task` is the number it will have for now. */
 static gpp_status enter(gpp__plan_maker *p, const gpp__entry *e, int device, int32_t task,
                         gpp_error *err)
@@ -126,7 +111,7 @@ static gpp_status enter(gpp__plan_maker *p, const gpp__entry *e, int device, int
     gpp__task_text text;
     ptrdiff_t at = id_index(p, e->kind, e->i, e->j);
     gpp__task_name(e->kind, e->i, e->j, text);
-    if (at < 0 || !belongs(&p->shape, e->kind, e->i))
+    if (at < 0 || !gpp__shape_has(&p->shape, e->kind, e->i, e->j))
         return gpp__fail(err, GPP_EINVAL,
                          "the table of device %d has %s, which is not of this step", device, text);
     if (p->shape.device_of[e->j] != device)
@@ -136,20 +121,14 @@ static gpp_status enter(gpp__plan_maker *p, const gpp__entry *e, int device, int
     if (p->id[at] >= 0)
         return gpp__fail(err, GPP_EINVAL, "the table of device %d has %s twice", device, text);
     p->id[at] = task;
-    if (e->kind == GPP__BACKWARD) {
-        if (p->first_b[e->j] < 0)
-            p->first_b[e->j] = task;
-        p->last_b[e->j] = p->done_b[e->j] = task;
-        p->done_b[p->spec->stage[e->j].home] = task;
-    }
+    note_backward(p, e, device, task);
     return GPP_OK;
 }
 
 static gpp_status check_present(const gpp__plan_maker *p, int kind, int i, int j, gpp_error *err)
 {
     gpp__task_text text;
-    if (!belongs(&p->shape, kind, i) || id_index(p, kind, i, j) < 0 ||
-        gpp__plan_find(p, kind, i, j) >= 0)
+    if (!gpp__shape_has(&p->shape, kind, i, j) || gpp__plan_find(p, kind, i, j) >= 0)
         return GPP_OK;
     return gpp__fail(err, GPP_EINVAL, "the table of device %d lacks %s", p->shape.device_of[j],
                      gpp__task_name(kind, i, j, text));
@@ -177,7 +156,7 @@ static void find_gates(gpp__plan_maker *p)
     int32_t before = -1;
     for (int j = p->n - 1; j >= 0; j--) {
         p->gate_before[j] = before;
-        if (p->shape.wait_for_all && p->gate[j])
+        if (p->shape.wait_for_all && !p->shape.split && p->gate[j])
             before = p->last_b[j];
     }
 }
@@ -212,6 +191,17 @@ static int need_of_backward(const gpp__plan_maker *p, int i, int j)
     return count;
 }
 
+static int need_of_update(const gpp__plan_maker *p, int j)
+{
+    int count = add_need(p, 0, p->done_b[j]);
+    count = add_need(p, count, gpp__plan_find(p, GPP__NORM, -1, 0));
+    for (int d = 0; d < p->shape.devices && gpp__plan_gates_devices(p); d++)
+        count = add_need(p, count, p->done_on[d]);
+    if (p->shape.wait_for_all && !p->shape.split)
+        count = add_need(p, count, p->last_b[0]);
+    return count;
+}
+
 /* Every partition reads a route from the one before it, so its forward follows from the forwards of
  * all before it. Norms hand their sums down to partition 0, whose norm follows from all others. */
 int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
@@ -230,13 +220,13 @@ int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
         return add_need(p, 0, gpp__plan_find(p, GPP__FORWARD, i, j));
     case GPP__BACKWARD:
         return need_of_backward(p, i, j);
+    case GPP__WEIGHT:
+        return add_need(p, 0, gpp__plan_find(p, GPP__BACKWARD, i, j));
     case GPP__NORM:
         count = add_need(p, 0, p->done_b[j]);
         return add_need(p, count, gpp__plan_find(p, GPP__NORM, -1, j + 1));
     case GPP__UPDATE:
-        count = add_need(p, 0, p->done_b[j]);
-        count = add_need(p, count, gpp__plan_find(p, GPP__NORM, -1, 0));
-        return s->wait_for_all ? add_need(p, count, p->last_b[0]) : count;
+        return need_of_update(p, j);
     default:
         return 0;
     }
@@ -340,12 +330,9 @@ static void renumber(walk *w)
     for (size_t k = 0; k < id_count(p); k++)
         if (p->id[k] >= 0)
             p->id[k] = w->rank[p->id[k]];
-    int32_t *const per_partition[] = {p->first_b, p->last_b, p->done_b, p->gate_before};
-    for (int j = 0; j < 4 * p->n; j++) {
-        int32_t *task = &per_partition[j / p->n][j % p->n];
-        if (*task >= 0)
-            *task = w->rank[*task];
-    }
+    for (int k = 0; k < 4 * p->n + p->shape.devices; k++) /* first_b to done_on are in one piece */
+        if (p->first_b[k] >= 0)
+            p->first_b[k] = w->rank[p->first_b[k]];
     for (int d = 0; d < p->shape.devices; d++)
         for (size_t k = 0; k < plan->count[d]; k++)
             plan->table[d][k] = w->rank[w->start[d] + k];
@@ -396,17 +383,18 @@ gpp_status gpp__plan_order(gpp__plan_maker *p, gpp_error *err)
     w.start = calloc(2 * devices, sizeof *w.start);
     w.rank = malloc((2 * tasks + 2 * devices + 1) * sizeof *w.rank);
     p->id = malloc(ids * sizeof *p->id);
-    p->first_b = malloc(4 * (size_t)p->n * sizeof *p->first_b);
+    p->first_b = malloc((4 * (size_t)p->n + devices) * sizeof *p->first_b);
     if (!w.task || !w.start || !w.rank || !p->id || !p->first_b) {
         status = gpp__fail(err, GPP_ENOMEM, "order of %zu tasks", tasks);
         goto release;
     }
     memset(p->id, -1, ids * sizeof *p->id);
-    memset(p->first_b, -1, 4 * (size_t)p->n * sizeof *p->first_b);
+    memset(p->first_b, -1, (4 * (size_t)p->n + devices) * sizeof *p->first_b);
     memset(w.rank, -1, 2 * tasks * sizeof *w.rank);
     p->last_b = p->first_b + p->n;
     p->done_b = p->last_b + p->n;
     p->gate_before = p->done_b + p->n;
+    p->done_on = p->gate_before + p->n;
     w.next = w.start + devices;
     w.waiter = w.rank + tasks;
     w.chain = w.waiter + tasks;

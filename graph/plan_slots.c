@@ -73,6 +73,8 @@ static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
         return -1;
     if (row < p->routes)
         return route_lasts(p, &p->plan->route[row]) ? i : -1;
+    if (j >= 2 * p->n) /* held, for a W of the same plan */
+        return -1;
     if (j >= p->n)
         return i < c && p->spec->stage[j - p->n].kept > 0 ? i : -1;
     return j >= 0 && i >= c && p->spec->stage[j].tape > 0 ? i - c : -1;

@@ -80,7 +80,9 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
     b->bytes = bytes;
     charge(p, b, device, other);
     gpp_status status = gpp__block_register(b, gpp__class_name(cls), err);
-    if (status != GPP_OK)
+    if (status == GPP_OK)
+        starpu_data_set_coordinates(b->handle, 2, j, slot); /* for StarPU's own traces */
+    else
         uncharge(p, b);
     return status;
 }

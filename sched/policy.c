@@ -136,6 +136,13 @@ static int push_other(policy_state *s, struct starpu_task *task)
     return 0;
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int push_task(struct starpu_task *task)
 {
     gpp__ticket *ticket = task->sched_data;
@@ -143,6 +150,8 @@ static int push_task(struct starpu_task *task)
         return push_other(state_of(task->sched_ctx), task);
     gpp__lane *lane = ticket->lane;
     int worker = lane->worker;
+    if (ticket->timed)
+        ticket->ready = now();
     if (starpu_memory_nodes_get_count() > 1)
         starpu_prefetch_task_input_for(task, (unsigned)worker);
     starpu_push_task_end(task);
@@ -322,6 +331,23 @@ uint64_t gpp__lane_extend(gpp__lane *lane, size_t count)
 void gpp__lane_abandon(gpp__lane *lane)
 {
     atomic_store(&lane->abandoned, true);
+}
+
+/* Positions that were passed over are behind it then. */
+void gpp__lane_restore(gpp__lane *lane)
+{
+    worker_state *w = &state_of(lane->context)->worker[lane->worker];
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&lane->next, lane->end);
+    atomic_store(&lane->abandoned, false);
+    pthread_mutex_unlock(&w->lock);
+}
+
+uint64_t gpp__lane_next(const gpp__lane *lane, bool *ready)
+{
+    uint64_t next = atomic_load(&lane->next);
+    *ready = atomic_load(&lane->ready[next & lane->mask]) != NULL;
+    return next;
 }
 
 struct starpu_sched_policy gpp__policy = {

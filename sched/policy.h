@@ -27,6 +27,8 @@ typedef struct gpp__lane gpp__lane;
 typedef struct gpp__ticket {
     gpp__lane *lane;
     uint64_t position;
+    bool timed;   /* the next is wanted */
+    double ready; /* out: when StarPU reported it ready; seconds, CLOCK_MONOTONIC */
 } gpp__ticket;
 
 extern struct starpu_sched_policy gpp__policy;
@@ -55,6 +57,12 @@ uint64_t gpp__lane_extend(gpp__lane *lane, size_t count);
  * nothing any more. For a step of which some tasks could not be submitted.
  */
 void gpp__lane_abandon(gpp__lane *lane);
+/** Give it an order again. All its tasks must have run. */
+void gpp__lane_restore(gpp__lane *lane);
+
+/** For reports: the position to run next, and whether its task is ready. It may move on meanwhile.
+ */
+uint64_t gpp__lane_next(const gpp__lane *lane, bool *ready);
 
 /** Between these two, workers of the context's lanes wait actively. They nest. */
 void gpp__policy_busy(unsigned context);

@@ -1,9 +1,11 @@
 /*
- * sched/table.c: what every schedule shares: names of task kinds, the check of a step's shape, and
- * the storage of a table.
+ * sched/table.c: what every schedule shares: names of kinds and tasks, the check of a step's shape,
+ * which tasks it has, and the storage of a table.
  */
 #include "sched/table.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 char gpp__kind_letter(gpp__kind kind)
@@ -40,10 +42,17 @@ static gpp_status check_numbers(const gpp__step_shape *s, gpp_error *err)
                          s->checkpointed, s->micro_batches);
     if (s->window < 0)
         return gpp__fail(err, GPP_EINVAL, "window must be >= 0, got %d", s->window);
+    if (s->limit < 0)
+        return gpp__fail(err, GPP_EINVAL, "limit must be >= 0, got %d", s->limit);
     for (int j = 0; j < s->partitions; j++)
         if (s->device_of[j] < 0 || s->device_of[j] >= s->devices)
             return gpp__fail(err, GPP_EINVAL, "partition %d is on device %d of %d", j,
                              s->device_of[j], s->devices);
+    for (size_t k = 0; s->cost && k < (size_t)s->partitions * GPP__KINDS; k++)
+        if (!isfinite(s->cost[k]) || s->cost[k] < 0)
+            return gpp__fail(err, GPP_EINVAL, "partition %d: a %s costs %g, expected >= 0",
+                             (int)(k / GPP__KINDS), gpp__kind_name((gpp__kind)(k % GPP__KINDS)),
+                             s->cost[k]);
     return GPP_OK;
 }
 
@@ -63,6 +72,7 @@ gpp_status gpp__shape_check(const gpp__step_shape *s, gpp_error *err)
         {s->seeds && !s->backward, "seeds need a backward"},
         {s->backward && !s->loss && !s->seeds, "a backward needs a loss or seeds"},
         {s->update && s->forward && !s->backward, "an update needs a backward"},
+        {s->split && !s->backward, "a split backward needs a backward"},
         {s->norms && !s->update, "norms need an update"},
         {s->keep && (!s->forward || s->backward), "only a forward without backward can be kept"},
     };
@@ -70,6 +80,71 @@ gpp_status gpp__shape_check(const gpp__step_shape *s, gpp_error *err)
         if (rule[k].wrong)
             return gpp__fail(err, GPP_EINVAL, "%s", rule[k].why);
     return GPP_OK;
+}
+
+bool gpp__shape_has(const gpp__step_shape *s, int kind, int i, int j)
+{
+    bool whole = kind == GPP__NORM || kind == GPP__UPDATE, last = j == s->partitions - 1;
+    if (j < 0 || j >= s->partitions || i >= s->micro_batches || (whole ? i != -1 : i < 0))
+        return false;
+    switch (kind) {
+    case GPP__FORWARD:
+        return s->forward;
+    case GPP__OUTPUT:
+        return s->outputs && last;
+    case GPP__LOSS:
+        return s->loss && last;
+    case GPP__SEED:
+        return s->seeds && last;
+    case GPP__RECOMPUTE:
+        return s->backward && i < s->checkpointed;
+    case GPP__BACKWARD:
+        return s->backward;
+    case GPP__WEIGHT:
+        return s->backward && s->split && (!s->trains || s->trains[j]);
+    case GPP__NORM:
+        return s->norms;
+    case GPP__UPDATE:
+        return s->update;
+    default:
+        return false;
+    }
+}
+
+size_t gpp__shape_tasks(const gpp__step_shape *s, int j)
+{
+    size_t m = (size_t)s->micro_batches, tasks = (size_t)s->norms + s->update;
+    for (int kind = 0; kind < GPP__NORM; kind++)
+        tasks += kind != GPP__RECOMPUTE && gpp__shape_has(s, kind, 0, j) ? m : 0;
+    return tasks + (s->backward ? (size_t)s->checkpointed : 0);
+}
+
+double gpp__shape_cost(const gpp__step_shape *s, int kind, int j)
+{
+    if (s->cost)
+        return s->cost[(size_t)j * GPP__KINDS + (size_t)kind];
+    switch (kind) {
+    case GPP__FORWARD:
+    case GPP__RECOMPUTE:
+    case GPP__WEIGHT:
+        return 1;
+    case GPP__BACKWARD:
+        return s->split ? 1 : 2;
+    default:
+        return 0;
+    }
+}
+
+const char *gpp__task_name(int kind, int i, int j, gpp__task_text out)
+{
+    char letter = gpp__kind_letter((gpp__kind)kind);
+    if (kind == GPP__NORM || kind == GPP__UPDATE)
+        snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, j);
+    else if (kind == GPP__OUTPUT || kind == GPP__LOSS || kind == GPP__SEED)
+        snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, i);
+    else
+        snprintf(out, sizeof(gpp__task_text), "%c(%d,%d)", letter, i, j);
+    return out;
 }
 
 gpp_status gpp__table_init(gpp__table *table, int devices, const size_t room[], gpp_error *err)

@@ -17,6 +17,7 @@
     X(GPP__SEED, 'S', "seed")     /* takes the gradient of the output from the caller */           \
     X(GPP__RECOMPUTE, 'R', "recompute")                                                            \
     X(GPP__BACKWARD, 'B', "backward")                                                              \
+    X(GPP__WEIGHT, 'W', "weight") /* gradients of parameters, where B's leave them to it */        \
     X(GPP__NORM, 'N', "norm")     /* sums of squares of a partition's gradients; micro-batch -1 */ \
     X(GPP__UPDATE, 'U', "update") /* of a partition: its micro-batch is -1 */
 
@@ -44,9 +45,17 @@ typedef struct gpp__step_shape {
     bool update;            /* with backward, or alone: a U for each partition after its last B */
     bool norms;             /* with update: an N for each partition, from the last to the first,
                                each after its partition's last B; every U after all of them */
+    bool split;             /* with backward: a B is the gradient of its inputs alone, and a W for
+                               each micro-batch of a partition that trains follows it */
     bool ascending;         /* backwards by ascending micro-batch instead of descending */
     bool keep; /* forward without backward whose boundaries and tapes stay for a later step that is
                   backward only */
+    const bool *trains; /* [partitions] with split: has W's; NULL: all have */
+    const double *cost; /* [partitions][GPP__KINDS] time of a task, >= 0, in any unit, for schedules
+                           that weigh tasks; NULL: B's cost 2, or 1 where they are split, F's, R's
+                           and W's 1, others nothing */
+    int limit; /* for schedules that keep to one: micro-batches that a partition has in flight at
+                  most, their F begun and their B, or W, not done. 0: as in 1F1B */
 
     /* Set by gpp__plan_new from its spec, so that the table never asks for the impossible. */
     int window;        /* without backward: F(i, j) comes after F(i - window, j + 1); 0: no limit */
@@ -72,12 +81,62 @@ gpp_status gpp__table_init(gpp__table *table, int devices, const size_t room[], 
 /** Frees what the table holds (all of it from malloc), not the table. Fine on a zeroed one. */
 void gpp__table_release(gpp__table *table);
 
-/** A schedule: a name and a generator. One const struct at the end of its file. */
-typedef struct gpp__schedule {
-    const char *name;
-    gpp_status (*generate)(const gpp__step_shape *shape, gpp__table *table, gpp_error *err);
-} gpp__schedule;
+/** The step has such a task. */
+bool gpp__shape_has(const gpp__step_shape *shape, int kind, int i, int j);
+/** Tasks of a partition in the step. */
+size_t gpp__shape_tasks(const gpp__step_shape *shape, int j);
+/** What a task costs, as shape->cost says. */
+double gpp__shape_cost(const gpp__step_shape *shape, int kind, int j);
 
-extern const gpp__schedule gpp__schedule_gpipe;
+/** Letters and numbers of a task: "B(2,1)", "L(2)", "N(1)", "U(1)". Returns `out`. */
+typedef char gpp__task_text[32];
+const char *gpp__task_name(int kind, int i, int j, gpp__task_text out);
+
+/** A schedule: a name and a generator. One const struct at the end of its file. */
+typedef struct gpp__schedule gpp__schedule;
+struct gpp__schedule {
+    const char *name;
+    const char *about; /* a line for lists */
+    bool ascending;    /* it runs the backwards of a partition so; else shape->ascending says it */
+    bool split;        /* it is made for split backwards; the others take shapes of both kinds */
+    gpp_status (*generate)(const gpp__schedule *self, const gpp__step_shape *shape,
+                           gpp__table *table, gpp_error *err);
+    const void *data; /* generate's own */
+};
+
+extern const gpp__schedule gpp__schedule_gpipe, gpp__schedule_1f1b, gpp__schedule_interleaved,
+    gpp__schedule_zb_h1, gpp__schedule_auto;
+
+/** The built-in ones, NULL at the end. */
+extern const gpp__schedule *const gpp__schedules[];
+/** The built-in schedule of that name; NULL: none. */
+const gpp__schedule *gpp__schedule_find(const char *name);
+
+/* --- a table of the user's (table_text.c)
+ *
+ * A line for each device, or devices apart by ';'; a device without work has an empty one, and the
+ * last devices may be missing if they have none. "#" and what follows it on its line is a comment;
+ * a line with nothing but a comment is none. Words are a letter and a micro-batch, "F0 F1 R1 B1
+ * B0"; where the device has several partitions ".2" says which. N and U have no micro-batch: "U",
+ * "U.2". O, L and S are of the last partition, which need not be named.
+ *
+ * A kind among O, L, S, W, N and U that the text has nowhere is put in: O behind F, L or S before R
+ * and B as they come, W behind B, N and U at the end.
+ */
+
+/** A schedule that generates the table of `text`, which must outlive it. It is for steps forward
+ * and backward; the halves of a step, and forwards alone, have GPipe's order. */
+gpp__schedule gpp__schedule_of_text(const char *text);
+
+/** @return GPP_OK, GPP_ESYNTAX (says line and column), GPP_EINVAL (the step has no such task, a
+ * task is there twice or missing, or the table cannot run), GPP_ENOMEM. The table is zeroed then */
+gpp_status gpp__table_parse(const char *text, const gpp__step_shape *shape, gpp__table *table,
+                            gpp_error *err);
+/** The text of a table, a line for each device; from malloc. NULL: no memory. */
+char *gpp__table_text(const gpp__table *table, const gpp__step_shape *shape);
+
+/** GPP_EINVAL unless the table has every task of the step once, on its device, and can run where
+ * every gradient goes back: the message names the first dependency it violates. */
+gpp_status gpp__table_check(const gpp__table *table, const gpp__step_shape *shape, gpp_error *err);
 
 #endif

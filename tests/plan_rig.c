@@ -107,6 +107,7 @@ static void draw_step(plan_rig *r, plan_rig_kind kind, int devices)
 {
     r->spec.shape.devices = devices;
     r->spec.shape.ascending = plan_rig_coin();
+    r->spec.shape.split = plan_rig_coin();
     r->spec.shape.outputs = r->spec.shape.forward && plan_rig_coin();
     r->spec.shape.update = kind == APPLY || (kind == TRAIN && plan_rig_coin());
     r->spec.shape.norms = r->spec.shape.update && plan_rig_coin();
@@ -137,6 +138,7 @@ static void draw_stage(plan_rig *r, int j, int devices)
     s->trains = plan_rig_random(4) > 0;
     s->tape = plan_rig_random(4) ? 1 + plan_rig_random(2000) : 0;
     s->kept = plan_rig_coin() ? 1 + plan_rig_random(700) : 0;
+    s->held = plan_rig_coin() ? 1 + plan_rig_random(300) : 0;
     s->scratch = plan_rig_random(3) ? plan_rig_random(500) : 0;
     s->stats = plan_rig_random(100);
 }

@@ -9,17 +9,18 @@
 #include "graph/plan.h"
 
 enum {
-    PLAN_RIG_N = 6, /* most partitions (and devices), */
-    PLAN_RIG_M = 9, /* micro-batches, */
-    PLAN_RIG_R = 14 /* routes */
+    PLAN_RIG_N = 6,    /* most partitions (and devices) that are drawn, */
+    PLAN_RIG_MOST = 8, /* that there is room for, */
+    PLAN_RIG_M = 9,    /* micro-batches, */
+    PLAN_RIG_R = 14    /* routes */
 };
 
 /** A spec and what it points to. */
 typedef struct plan_rig {
     gpp__plan_spec spec;
-    gpp__stage_sizes stage[PLAN_RIG_N];
+    gpp__stage_sizes stage[PLAN_RIG_MOST];
     gpp__route route[PLAN_RIG_R]; /* route j < n goes from partition j to j + 1 */
-    int device_of[PLAN_RIG_N], node_of[PLAN_RIG_N];
+    int device_of[PLAN_RIG_MOST], node_of[PLAN_RIG_MOST];
 } plan_rig;
 
 /** Of m micro-batches; mode 0: always, 1: except_last, 2: never. */

@@ -308,6 +308,9 @@ static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__route
         if ((in && route->backward_reads_in) || (out && route->backward_reads_out) || grad_out)
             return GPP__READ;
         return grad_in ? GPP__WRITE : 0;
+    case GPP__WEIGHT:
+        return (in && route->backward_reads_in) || (out && route->backward_reads_out) ? GPP__READ
+                                                                                      : 0;
     case GPP__OUTPUT:
     case GPP__LOSS:
     case GPP__SEED:
@@ -899,8 +902,10 @@ static const struct bad bads[] = {
      "the table of device 0 has L(0), which is not of this step"},
 };
 
-static gpp_status bad_generate(const gpp__step_shape *shape, gpp__table *table, gpp_error *err)
+static gpp_status bad_generate(const gpp__schedule *self, const gpp__step_shape *shape,
+                               gpp__table *table, gpp_error *err)
 {
+    (void)self;
     size_t room[2] = {MOST_ENTRIES, MOST_ENTRIES};
     gpp_status status = gpp__table_init(table, shape->devices, room, err);
     for (int d = 0; d < 2 && status == GPP_OK; d++)
@@ -908,7 +913,7 @@ static gpp_status bad_generate(const gpp__step_shape *shape, gpp__table *table, 
             table->entry[d][table->count[d]++] = *e;
     return status;
 }
-static const gpp__schedule bad_schedule = {"bad", bad_generate};
+static const gpp__schedule bad_schedule = {.name = "bad", .generate = bad_generate};
 
 Test(plan, a_table_that_cannot_run_is_refused_and_says_where)
 {
@@ -944,8 +949,10 @@ Test(plan, a_deadlocks_record_names_the_cell)
     cr_expect_eq(err.partition, 1);
 }
 
-static gpp_status early_generate(const gpp__step_shape *shape, gpp__table *table, gpp_error *err)
+static gpp_status early_generate(const gpp__schedule *self, const gpp__step_shape *shape,
+                                 gpp__table *table, gpp_error *err)
 {
+    (void)self;
     static const gpp__entry entry[] = {
         F(0, 0), F(0, 1), B(0, 0), {GPP__UPDATE, -1, 0}, L(0), B(0, 1), {GPP__UPDATE, -1, 1},
     };
@@ -957,7 +964,7 @@ static gpp_status early_generate(const gpp__step_shape *shape, gpp__table *table
         table->count[0] = count;
     return status;
 }
-static const gpp__schedule early_schedule = {"early", early_generate};
+static const gpp__schedule early_schedule = {.name = "early", .generate = early_generate};
 
 Test(plan, an_update_before_a_backward_that_adds_to_its_gradients_is_refused)
 {
@@ -1035,6 +1042,55 @@ Test(plan, norms_out_of_order_are_refused)
         r.spec.shape.norms = false;
         cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), NULL), GPP_EINVAL,
                      "%s: a step without norms", bad->why);
+    }
+}
+
+#define W(i, j)                                                                                    \
+    {                                                                                              \
+        GPP__WEIGHT, i, j                                                                          \
+    }
+
+/* n = 2, m = 1 on two devices, nothing recomputed, partition 1 trains nothing. */
+static const struct bad bad_weights[] = {
+    {"a W behind its B",
+     {{F(0, 0), B(0, 0), W(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     NULL},
+    {"a W before its B",
+     {{F(0, 0), W(0, 0), B(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "device 0 waits for ever at W(0,0): needs B(0,0), which its own table has later"},
+    {"a norm before its W",
+     {{F(0, 0), B(0, 0), N(0), W(0, 0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "device 0 waits for ever at N(0): needs W(0,0), which its own table has later"},
+    {"an update before its W, without norms",
+     {{F(0, 0), B(0, 0), U(0), W(0, 0), END}, {F(0, 1), L(0), B(0, 1), U(1), END}},
+     "device 0 waits for ever at U(0): needs W(0,0), which its own table has later"},
+    {"no W",
+     {{F(0, 0), B(0, 0), N(0), U(0), END}, {F(0, 1), L(0), B(0, 1), N(1), U(1), END}},
+     "the table of device 0 lacks W(0,0)"},
+    {"a W of a partition that trains nothing",
+     {{F(0, 0), B(0, 0), W(0, 0), N(0), U(0), END},
+      {F(0, 1), L(0), B(0, 1), W(0, 1), N(1), U(1), END}},
+     "the table of device 1 has W(0,1), which is not of this step"},
+};
+
+Test(plan, weights_out_of_order_are_refused)
+{
+    for (size_t k = 0; k < sizeof bad_weights / sizeof *bad_weights; k++) {
+        plan_rig r;
+        gpp__plan *plan;
+        gpp_error err = GPP_ERROR_INIT;
+        bad = &bad_weights[k];
+        plan_rig_init(&r, TRAIN, 2, 1, 2);
+        r.spec.shape.outputs = false;
+        r.spec.shape.norms = !strstr(bad->why, "without norms");
+        r.spec.shape.split = true;
+        r.stage[1].trains = false;
+        r.spec.schedule = &bad_schedule;
+        gpp_status status = gpp__plan_new(&plan, plan_rig_spec(&r), &err);
+        cr_expect_eq(status, bad->msg ? GPP_EINVAL : GPP_OK, "%s: %s", bad->why, err.msg);
+        if (bad->msg)
+            cr_expect_str_eq(err.msg, bad->msg, "%s: %s", bad->why, err.msg);
+        gpp__plan_free(plan);
     }
 }
 

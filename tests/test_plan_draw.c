@@ -15,11 +15,12 @@ static const gpp__stage_sizes stage_sizes = {
     .params = 100, .grads = 100, .optimizer = 100, .tape = 2000, .scratch = 64, .trains = true};
 static const gpp__route boundary = {.bytes = 1000, .recompute_reads_in = true, .grad = true};
 
-enum { PLAIN = 0, SKIPS = 1, NORMS = 2 };
+enum { PLAIN = 0, SKIPS = 1, NORMS = 2, HELD = 4 };
 
-/* A chain; with SKIPS, a skip from partition 0 to 2 and a second boundary behind it. */
-static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int device_of[],
-                          int with)
+/* A chain; with SKIPS, a skip from partition 0 to 2 and a second boundary behind it; with HELD,
+ * something that B's hold for their W's, and no outputs. */
+static gpp__plan *plan_by(const gpp__schedule *schedule, int n, int m, int checkpointed,
+                          int devices, const int device_of[], int with)
 {
     gpp__stage_sizes *stage = calloc((size_t)n, sizeof *stage);
     gpp__route *route = calloc((size_t)n + 2, sizeof *route);
@@ -30,11 +31,11 @@ static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int
                                      .checkpointed = checkpointed,
                                      .forward = true,
                                      .backward = true,
-                                     .outputs = true,
+                                     .outputs = !(with & HELD),
                                      .loss = true,
                                      .update = true,
                                      .norms = with & NORMS},
-                           .schedule = &gpp__schedule_gpipe,
+                           .schedule = schedule,
                            .stage = stage,
                            .route = route,
                            .routes = n + (with & SKIPS ? 2 : 0),
@@ -44,6 +45,7 @@ static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int
     for (int j = 0; j < n; j++) {
         stage[j] = stage_sizes;
         stage[j].home = j;
+        stage[j].held = with & HELD ? 700 : 0;
         route[j] = boundary;
         route[j].from = j;
         route[j].to = j + 1;
@@ -55,6 +57,12 @@ static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int
     free(route);
     free(stage);
     return plan;
+}
+
+static gpp__plan *plan_of(int n, int m, int checkpointed, int devices, const int device_of[],
+                          int with)
+{
+    return plan_by(&gpp__schedule_gpipe, n, m, checkpointed, devices, device_of, with);
 }
 
 typedef bool draw_fn(const gpp__plan *plan, FILE *out);
@@ -94,26 +102,58 @@ static const struct picture {
     draw_fn *draw;
     int n, m, checkpointed, devices, device_of[4];
     int with;
+    const gpp__schedule *schedule;
 } pictures[] = {
-    {"plan_grid_except_last.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, PLAIN},
-    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}, PLAIN},
-    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}, PLAIN},
-    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}, PLAIN},
-    {"plan_grid_norms.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, NORMS},
-    {"plan_grid_shared_norms.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 1, 0, 1}, NORMS},
-    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}, PLAIN},
-    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, PLAIN},
-    {"plan_dot_skips.dot", gpp__plan_dot, 3, 1, 1, 2, {0, 1, 1}, SKIPS},
-    {"plan_text_skips.txt", gpp__plan_text, 3, 1, 1, 2, {0, 1, 1}, SKIPS},
-    {"plan_dot_norms.dot", gpp__plan_dot, 2, 1, 1, 2, {0, 1}, NORMS},
-    {"plan_text_norms.txt", gpp__plan_text, 2, 1, 1, 2, {0, 1}, NORMS},
+    {"plan_grid_except_last.txt",
+     gpp__plan_grid,
+     4,
+     4,
+     3,
+     4,
+     {0, 1, 2, 3},
+     PLAIN,
+     &gpp__schedule_gpipe},
+    {"plan_grid_never.txt", gpp__plan_grid, 2, 3, 0, 2, {0, 1}, PLAIN, &gpp__schedule_gpipe},
+    {"plan_grid_shared.txt", gpp__plan_grid, 4, 2, 1, 2, {0, 0, 1, 1}, PLAIN, &gpp__schedule_gpipe},
+    {"plan_grid_long.txt", gpp__plan_grid, 2, 100, 99, 2, {0, 1}, PLAIN, &gpp__schedule_gpipe},
+    {"plan_grid_norms.txt", gpp__plan_grid, 4, 4, 3, 4, {0, 1, 2, 3}, NORMS, &gpp__schedule_gpipe},
+    {"plan_grid_shared_norms.txt",
+     gpp__plan_grid,
+     4,
+     2,
+     1,
+     2,
+     {0, 1, 0, 1},
+     NORMS,
+     &gpp__schedule_gpipe},
+    {"plan_dot.dot", gpp__plan_dot, 2, 2, 1, 2, {0, 1}, PLAIN, &gpp__schedule_gpipe},
+    {"plan_text.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, PLAIN, &gpp__schedule_gpipe},
+    {"plan_dot_skips.dot", gpp__plan_dot, 3, 1, 1, 2, {0, 1, 1}, SKIPS, &gpp__schedule_gpipe},
+    {"plan_text_skips.txt", gpp__plan_text, 3, 1, 1, 2, {0, 1, 1}, SKIPS, &gpp__schedule_gpipe},
+    {"plan_dot_norms.dot", gpp__plan_dot, 2, 1, 1, 2, {0, 1}, NORMS, &gpp__schedule_gpipe},
+    {"plan_text_norms.txt", gpp__plan_text, 2, 1, 1, 2, {0, 1}, NORMS, &gpp__schedule_gpipe},
+    {"plan_grid_1f1b.txt", gpp__plan_grid, 4, 6, 5, 4, {0, 1, 2, 3}, PLAIN, &gpp__schedule_1f1b},
+    {"plan_grid_interleaved.txt",
+     gpp__plan_grid,
+     4,
+     4,
+     0,
+     2,
+     {0, 1, 0, 1},
+     PLAIN,
+     &gpp__schedule_interleaved},
+    {"plan_grid_zb_h1.txt", gpp__plan_grid, 4, 6, 0, 4, {0, 1, 2, 3}, HELD, &gpp__schedule_zb_h1},
+    {"plan_grid_auto.txt", gpp__plan_grid, 4, 6, 5, 4, {0, 1, 2, 3}, HELD, &gpp__schedule_auto},
+    {"plan_dot_zb_h1.dot", gpp__plan_dot, 2, 2, 0, 2, {0, 1}, HELD, &gpp__schedule_zb_h1},
+    {"plan_text_zb_h1.txt", gpp__plan_text, 2, 2, 1, 2, {0, 1}, HELD, &gpp__schedule_zb_h1},
 };
 
 Test(plan_draw, pictures_are_the_golden_ones)
 {
     for (size_t k = 0; k < sizeof pictures / sizeof *pictures; k++) {
         const struct picture *p = &pictures[k];
-        gpp__plan *plan = plan_of(p->n, p->m, p->checkpointed, p->devices, p->device_of, p->with);
+        gpp__plan *plan =
+            plan_by(p->schedule, p->n, p->m, p->checkpointed, p->devices, p->device_of, p->with);
         char *now = drawn(p->draw, plan), *want = golden(p->file, now);
         cr_expect_str_eq(now, want, "%s:\n%s", p->file, now);
         free(want);

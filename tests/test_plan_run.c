@@ -5,8 +5,8 @@
  * The oracle knows plans' true data dependencies, written down here a second time. It executes
  * tasks in random orders that respect only them and the tables, with every buffer remembering which
  * value it holds; and it looks at all executions at once: a task that overwrites a value must come
- * after all that have to do with that value by dependencies and tables alone. Tables are GPipe's
- * and random ones.
+ * after all that have to do with that value by dependencies and tables alone. Tables are those of
+ * all schedules, and random ones.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -33,6 +33,7 @@ static bool depends(const plan_rig *r, const gpp__task *t, const gpp__task *on)
 {
     int n = r->spec.shape.partitions;
     bool same = t->i == on->i && t->j == on->j;
+    bool back = on->kind == GPP__BACKWARD || on->kind == GPP__WEIGHT;
     switch (t->kind) {
     case GPP__FORWARD:
         return on->kind == GPP__FORWARD &&
@@ -49,13 +50,14 @@ static bool depends(const plan_rig *r, const gpp__task *t, const gpp__task *on)
         if (on->kind == GPP__LOSS || on->kind == GPP__SEED)
             return on->i == t->i && joined(r, t->j, n, true);
         return on->kind == GPP__BACKWARD && on->i == t->i && joined(r, t->j, on->j, true);
+    case GPP__WEIGHT:
+        return same && on->kind == GPP__BACKWARD;
     case GPP__NORM:
         return (on->kind == GPP__NORM && on->j > t->j) ||
-               (on->kind == GPP__BACKWARD && (on->j == t->j || r->stage[on->j].home == t->j));
+               (back && (on->j == t->j || r->stage[on->j].home == t->j));
     case GPP__UPDATE:
-        return on->kind == GPP__NORM ||
-               (on->kind == GPP__BACKWARD && (r->spec.wait_for_all || r->spec.shape.norms ||
-                                              on->j == t->j || r->stage[on->j].home == t->j));
+        return on->kind == GPP__NORM || (back && (r->spec.wait_for_all || r->spec.shape.norms ||
+                                                  on->j == t->j || r->stage[on->j].home == t->j));
     default:
         return false;
     }
@@ -63,10 +65,12 @@ static bool depends(const plan_rig *r, const gpp__task *t, const gpp__task *on)
 
 /* A table made by doing tasks in a random order that their dependencies allow. */
 static const plan_rig *random_rig;
-static gpp_status random_generate(const gpp__step_shape *s, gpp__table *table, gpp_error *err)
+static gpp_status random_generate(const gpp__schedule *self, const gpp__step_shape *s,
+                                  gpp__table *table, gpp_error *err)
 {
+    (void)self;
     gpp__table all;
-    gpp_status status = gpp__schedule_gpipe.generate(s, &all, err);
+    gpp_status status = gpp__schedule_gpipe.generate(&gpp__schedule_gpipe, s, &all, err);
     cr_assert_eq(status, GPP_OK);
     size_t total = 0, *room = calloc((size_t)s->devices, sizeof *room);
     for (int d = 0; d < s->devices; d++)
@@ -95,7 +99,7 @@ static gpp_status random_generate(const gpp__step_shape *s, gpp__table *table, g
     gpp__table_release(&all);
     return GPP_OK;
 }
-static const gpp__schedule any_order = {"any", random_generate};
+static const gpp__schedule any_order = {.name = "any", .generate = random_generate};
 
 /* Every partition hands a gradient to an earlier one. */
 static bool all_go_back(const plan_rig *r)
@@ -118,13 +122,26 @@ static void use_any_order(plan_rig *r)
     r->spec.wait_for_all = r->spec.wait_for_all && all_go_back(r);
 }
 
+/* The built-in ones in turns. */
+static void use_any_schedule(plan_rig *r)
+{
+    static unsigned next;
+    int count = 0;
+    while (gpp__schedules[count])
+        count++;
+    r->spec.schedule = gpp__schedules[next++ % (unsigned)count];
+    if (r->spec.shape.backward)
+        r->spec.shape.limit = (int)plan_rig_random(4);
+}
+
 /* --- execution: what each buffer holds */
 
-/* An activation, gradient or tape of micro-batch i, or what is kept of it, and of which route or
- * partition, as one number; 0: nothing. */
+/* An activation, gradient or tape of micro-batch i, what is kept of it or held, and of which route
+ * or partition, as one number; 0: nothing. */
 static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access *a)
 {
-    int what = a->role == GPP__ROLE_KEPT                                       ? 4
+    int what = a->role == GPP__ROLE_HELD                                       ? 5
+               : a->role == GPP__ROLE_KEPT                                     ? 4
                : a->role == GPP__ROLE_TAPE                                     ? 3
                : a->role == GPP__ROLE_IN || a->role == GPP__ROLE_OUT           ? 1
                : a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT ? 2
@@ -133,12 +150,12 @@ static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access
 }
 
 typedef struct memory {
-    int held[3][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes, what is kept: by j, slot */
+    int held[4][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes, what is kept, held: by j, slot */
 } memory;
 
 static int *cell(memory *mem, const gpp__buffer *b)
 {
-    int list = b->cls == GPP__KEPT ? 2 : b->cls == GPP__TAPE;
+    int list = b->cls == GPP__HELD ? 3 : b->cls == GPP__KEPT ? 2 : b->cls == GPP__TAPE;
     return &mem->held[list][b->j][b->slot];
 }
 
@@ -306,6 +323,8 @@ Test(plan_run, values_that_share_a_buffer_never_meet)
         plan_rig_draw(&r, kinds[plan_rig_random(6)]);
         if (round % 2 && !r.spec.window)
             use_any_order(&r);
+        else
+            use_any_schedule(&r);
         random_rig = &r;
         gpp__plan *plan = plan_rig_plan(&r);
         expect_sound(plan);
@@ -321,6 +340,7 @@ Test(plan_run, a_backward_finds_what_a_forward_planned_apart_from_it_has_kept)
         plan_rig r;
         memory empty = {0}, kept, after;
         plan_rig_draw(&r, KEEP);
+        use_any_schedule(&r);
         random_rig = &r;
         gpp__plan *forward = plan_rig_plan(&r);
         expect_sound(forward);
@@ -361,6 +381,8 @@ Test(plan_run, sharing_buffers_makes_no_task_wait)
         plan_rig_draw(&r, plan_rig_random(8) == 0 ? APPLY : plan_rig_coin() ? TRAIN : EVALUATE);
         if (round % 2 && !r.spec.window)
             use_any_order(&r);
+        else
+            use_any_schedule(&r);
         random_rig = &r;
         gpp__plan *plan = plan_rig_plan(&r);
         double ms[MOST_TASKS], start[MOST_TASKS], want[MOST_TASKS], end, last = 0;
@@ -424,6 +446,7 @@ Test(plan_run, norms_and_updates_come_after_what_they_wait_for_in_any_execution)
         r.spec.wait_for_all = plan_rig_coin();
         for (int k = 0; k < r.spec.routes && round % 2; k++)
             r.route[k].grad = plan_rig_coin();
+        use_any_schedule(&r);
         gpp__plan *plan = plan_rig_plan(&r);
         cr_assert_leq(plan->tasks, MOST_TASKS);
         find_enforced(plan, before);

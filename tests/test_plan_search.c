@@ -974,6 +974,9 @@ Test(plan_search, a_wrong_call_is_refused_with_words)
             "2 partitions, 1");
     REFUSED((bad.plan.keep_balance = true, bad.pipe.balance = balance, bad.pipe.partitions = 1),
             "sum of balance");
+    REFUSED((bad.plan.keep_balance = true, bad.pipe.balance = balance, bad.pipe.partitions = 1,
+             bad.plan.any_checkpoint = false, bad.pipe.checkpoint = GPP_CHECKPOINT_BUDGET),
+            "sum of balance");
     REFUSED(bad.plan.struct_size = 4, "GPP_PLAN_OPTIONS_INIT");
     REFUSED(bad.pipe.struct_size = 4, "GPP_PIPE_OPTIONS_INIT");
     REFUSED(bad.plan.forecast.struct_size = 0, "GPP_FORECAST_OPTIONS_INIT");

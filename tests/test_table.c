@@ -28,7 +28,8 @@ static gpp__table generate(const gpp__step_shape *shape)
 {
     gpp__table table;
     gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp__schedule_gpipe.generate(shape, &table, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__schedule_gpipe.generate(&gpp__schedule_gpipe, shape, &table, &err), GPP_OK,
+                 "%s", err.msg);
     cr_assert_eq(table.devices, shape->devices);
     return table;
 }
@@ -75,7 +76,7 @@ static int count_kind(const gpp__table *table, int kind)
 
 Test(table, a_kind_has_a_letter_and_a_name)
 {
-    static const char letters[] = "FOLSRBNU";
+    static const char letters[] = "FOLSRBWNU";
     for (int k = 0; k < GPP__KINDS; k++)
         cr_expect_eq(gpp__kind_letter((gpp__kind)k), letters[k]);
     cr_expect_str_eq(gpp__kind_name(GPP__RECOMPUTE), "recompute");
@@ -115,7 +116,7 @@ Test(table, a_device_with_one_partition_has_gpipes_order)
                 shape.norms = mode >= 6;
                 gpp__table table = generate(&shape);
                 for (int j = 0; j < n; j++) {
-                    char want[1024], *got = text_of(&table, j, "FOLSRBNU");
+                    char want[1024], *got = text_of(&table, j, "FOLSRBWNU");
                     write_order(want, &shape, j);
                     cr_expect_str_eq(got, want, "n=%d m=%d mode=%d: %s", n, m, mode, got);
                     free(got);
@@ -189,7 +190,7 @@ Test(table, flags_add_tasks_and_leave_the_order)
         shape.partitions = shape.devices = shape.micro_batches = 2;
         shape.device_of = alone;
         gpp__table table = generate(&shape);
-        char *got = text_of(&table, 1, "FOLSRBNU");
+        char *got = text_of(&table, 1, "FOLSRBWNU");
         cr_expect_str_eq(got, steps[k].order, "%s: %s", steps[k].why, got);
         free(got);
         gpp__table_release(&table);
@@ -435,8 +436,8 @@ Test(table, contradictions_are_refused)
         shape.device_of = alone;
         gpp__table table;
         gpp_error err = GPP_ERROR_INIT;
-        cr_expect_eq(gpp__schedule_gpipe.generate(&shape, &table, &err), GPP_EINVAL, "%s",
-                     refusals[k].why);
+        cr_expect_eq(gpp__schedule_gpipe.generate(&gpp__schedule_gpipe, &shape, &table, &err),
+                     GPP_EINVAL, "%s", refusals[k].why);
         cr_expect(strstr(err.msg, refusals[k].msg), "%s: %s", refusals[k].why, err.msg);
         gpp__table_release(&table);
     }

@@ -25,7 +25,8 @@ GPP_BEGIN_DECLS
 
 /** A task of the step. */
 typedef struct gpp_forecast_task {
-    char kind;       /* 'F' forward, 'R' recompute, 'B' backward, 'L' loss, 'U' update, 'N' norm */
+    char kind;       /* 'F' forward, 'R' recompute, 'B' backward, 'W' gradients of parameters apart
+                        from it, 'L' loss, 'U' update, 'N' norm */
     int micro_batch; /* -1: of none ('U', 'N') */
     int partition, device;
     double start_ms, stop_ms; /* from the start of the step */
