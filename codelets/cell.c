@@ -8,6 +8,13 @@
 #include <string.h>
 #include <time.h>
 
+double gpp__cell_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* --- the job
  * -------------------------------------------------------------------------------------------------------
  */
@@ -16,7 +23,11 @@ void gpp__job_init(gpp__job *job)
 {
     *job = (gpp__job){0};
     pthread_mutex_init(&job->lock, NULL);
-    pthread_cond_init(&job->done, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&job->done, &attr);
+    pthread_condattr_destroy(&attr);
 }
 
 void gpp__job_release(gpp__job *job)
@@ -30,6 +41,7 @@ void gpp__job_begin(gpp__job *job, size_t tasks)
     gpp_error_clear(&job->error);
     job->error_clock = INT_MAX;
     job->left = tasks;
+    job->run++;
     atomic_store(&job->updates, 0);
     atomic_store(&job->stop_clock, INT_MAX);
 }
@@ -54,6 +66,32 @@ gpp_status gpp__job_wait(gpp__job *job, gpp_error *err)
     return job->error.code;
 }
 
+static struct timespec time_of(double seconds)
+{
+    time_t whole = (time_t)seconds;
+    return (struct timespec){whole, (long)(1e9 * (seconds - (double)whole))};
+}
+
+/* Tasks do not note when they end for this: it is looked now and then whether some have. */
+bool gpp__job_wait_while_moving(gpp__job *job, double seconds)
+{
+    enum { LOOKS = 16 };
+    pthread_mutex_lock(&job->lock);
+    size_t left = job->left;
+    double since = gpp__cell_now(), now = since;
+    while (job->left && now - since < seconds) {
+        struct timespec until = time_of(now + seconds / LOOKS);
+        pthread_cond_timedwait(&job->done, &job->lock, &until);
+        now = gpp__cell_now();
+        if (job->left != left) {
+            left = job->left;
+            since = now;
+        }
+    }
+    pthread_mutex_unlock(&job->lock);
+    return left == 0;
+}
+
 static void note_failure(gpp__cell *c, gpp_status status, gpp_error *error)
 {
     gpp__job *job = c->job;
@@ -75,13 +113,6 @@ static void note_failure(gpp__cell *c, gpp_status status, gpp_error *error)
 
 /* --- a cell's surroundings
  * ----------------------------------------------------------------------------------------- */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /** A worker may serve several pipes, whose devices are other cores: it moves when it changes
  * between them. */
@@ -159,6 +190,7 @@ static gpp__cell_io cell_io(const gpp__cell *c, void *buffers[])
         .params = buffer(c, buffers, GPP__ROLE_PARAMS),
         .tape = buffer(c, buffers, GPP__ROLE_TAPE),
         .kept = buffer(c, buffers, GPP__ROLE_KEPT),
+        .held = buffer(c, buffers, GPP__ROLE_HELD),
         .grads = buffer(c, buffers, GPP__ROLE_GRADS),
         .accumulate = !c->first,
         .stats = stats ? stats + (size_t)c->i * c->stage->stats_bytes : NULL,
@@ -203,6 +235,12 @@ static gpp_status backward(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     gpp__cell_io io = cell_io(c, buffers);
     return gpp__program_backward(c->program, run, &io);
+}
+
+static gpp_status weight(gpp__cell *c, void *buffers[], const gpp__run *run)
+{
+    gpp__cell_io io = cell_io(c, buffers);
+    return gpp__program_weight(c->program, run, &io);
 }
 
 static gpp_status loss(gpp__cell *c, void *buffers[], const gpp__run *run)
@@ -482,20 +520,27 @@ static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
 
 typedef gpp_status (*cell_fn)(gpp__cell *c, void *buffers[], const gpp__run *run);
 
-static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
+static void work(gpp__cell *c, void *buffers[], cell_fn fn)
 {
-    c->worker = starpu_worker_get_id();
-    c->start = c->end = now();
-    c->updated = false;
     if (c->clock > atomic_load(&c->job->stop_clock))
         return;
     go_home(c->device);
     gpp_error error = GPP_ERROR_INIT;
     gpp__run run = cell_run(c, &error);
     gpp_status status = fn(c, buffers, &run);
-    c->end = now();
+    c->end = gpp__cell_now();
     if (status != GPP_OK)
         note_failure(c, status, &error);
+}
+
+static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
+{
+    c->worker = starpu_worker_get_id();
+    c->start = c->end = gpp__cell_now();
+    c->updated = false;
+    atomic_store_explicit(&c->begun, c->job->run, memory_order_release);
+    work(c, buffers, fn);
+    atomic_store_explicit(&c->ended, c->job->run, memory_order_release);
 }
 
 #define CODELET(kind, rgb)                                                                         \
@@ -514,5 +559,6 @@ CODELET(backward, 0xf58518);
 CODELET(loss, 0xe45756);
 CODELET(seed, 0xb279a2);
 CODELET(output, 0x72b7b2);
+CODELET(weight, 0xffbf79);
 CODELET(norm, 0xeeca3b);
 CODELET(update, 0x54a24b);

@@ -76,6 +76,8 @@ typedef struct gpp__job {
     gpp_error error; /* of the earliest cycle, lowest partition */
     int error_clock;
     size_t left; /* tasks to finish */
+
+    uint64_t run; /* number of this step of the job's, from 1; of the submitting thread */
 } gpp__job;
 
 typedef struct gpp__cell {
@@ -89,14 +91,15 @@ typedef struct gpp__cell {
     bool first;   /* backward: assigns gradients */
     bool updated; /* an update: it has begun */
     int accesses;
-    const gpp__access *access; /* [accesses] what the task's buffers are */
-    double start, end;         /* seconds, CLOCK_MONOTONIC; equal when it did not run */
-    int worker;                /* that ran it */
+    const gpp__access *access;         /* [accesses] what the task's buffers are */
+    double start, end;                 /* seconds, CLOCK_MONOTONIC; equal when it did not run */
+    int worker;                        /* that ran it */
+    atomic_uint_fast64_t begun, ended; /* the last of the job's runs in which it has */
 } gpp__cell;
 
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
-    gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet, gpp__norm_codelet,
-    gpp__update_codelet;
+    gpp__weight_codelet, gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet,
+    gpp__norm_codelet, gpp__update_codelet;
 
 void gpp__job_init(gpp__job *job);
 void gpp__job_release(gpp__job *job);
@@ -106,5 +109,9 @@ void gpp__job_begin(gpp__job *job, size_t tasks);
 void gpp__job_finished(void *job);
 /** Wait for all tasks. @return the step's status; a failure is copied to `err` */
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err);
+/** Wait until all tasks have ended, or none has for so long. @return whether all have */
+bool gpp__job_wait_while_moving(gpp__job *job, double seconds);
+/** Seconds, CLOCK_MONOTONIC: the clock of cells. */
+double gpp__cell_now(void);
 
 #endif

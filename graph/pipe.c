@@ -8,6 +8,7 @@
 
 #include "codelets/user_loss.h"
 #include "graph/pipe.h"
+#include "graph/trace.h"
 
 /* --- checkpoint modes
  * ---------------------------------------------------------------------------------------------- */
@@ -225,6 +226,8 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
     if (status == GPP_OK)
         status = gpp__choose_optimizer(p, o, err);
     if (status == GPP_OK)
+        status = gpp__choose_schedule(p, o, err);
+    if (status == GPP_OK)
         status = gpp__cut(p, o, err);
     if (status == GPP_OK)
         status = gpp__place_devices(p, o, err);
@@ -291,6 +294,8 @@ void gpp_pipe_free(gpp_pipe *p)
 {
     if (!p)
         return;
+    gpp__step_settle(p);
+    gpp__recorder_free(p);
     gpp__exec_free_all(p);
     if (p->has_runtime)
         gpp__slots_free_all(p);
@@ -312,6 +317,7 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->loss_text);
     free(p->optimizer_text);
     free(p->schedule_text);
+    free(p->table_text);
     free(p->class_weight);
     free(p->learn);
     free(p->learn_attr);

@@ -127,6 +127,9 @@ struct gpp_pipe {
     gpp_checkpoint checkpoint;
     uint64_t seed;
     bool nan_is_error, ascending;
+    const gpp__schedule *schedule; /* of tasks */
+    gpp__schedule own_schedule;    /* of a table of the user's, */
+    char *table_text;              /* which is this */
     size_t memory_limit;
     size_t activation_limit;  /* 0: what memory_limit leaves */
     gpp_operator_profile *op; /* [network->nodes] times to choose by; NULL: guesses */
@@ -180,6 +183,10 @@ struct gpp_pipe {
     bool pending;         /* there are gradients that no update has used */
     bool ran;             /* tasks were submitted since it was cleared */
     bool broken;          /* a step failed after some partitions were updated */
+    double watchdog;      /* seconds without a task ending after which a step fails; 0: none */
+    bool stuck;           /* tasks of a step that has failed so have not ended yet */
+    char *late[GPP__MAX_TENSORS];   /* memory of the step's that those may still write */
+    struct gpp__recorder *recorder; /* NULL: nothing is noted (trace.h) */
 
     gpp__named *named; /* parameters, then buffers */
     int parameters, buffers;
@@ -198,6 +205,7 @@ unsigned gpp__pipe_training(const gpp_pipe *pipe);
  * them (cut.c), their devices (place.c). */
 gpp_status gpp__choose_loss(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__choose_optimizer(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
+gpp_status gpp__choose_schedule(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__cut(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__cut_check_placement(const gpp_pipe *pipe, const gpp_pipe_options *options,
                                     gpp_error *err);
@@ -278,6 +286,11 @@ gpp_status gpp__learn_prepare(gpp_pipe *pipe, gpp_error *err);
 void gpp__learn_commit(gpp_pipe *pipe);
 /** Parameter `k` of the pipe is, or is of the layer, called `name`. */
 bool gpp__param_is(const gpp_pipe *pipe, int k, const char *name);
+
+/** GPP_ETIMEDOUT: who waits for whom in a step that does not move (watchdog.c). */
+gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+/** Wait for tasks that a watchdog has given up. */
+void gpp__step_settle(gpp_pipe *pipe);
 
 /** Fold the statistics of the step that has just succeeded into the layers' buffers (state.c). */
 gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "graph/pipe.h"
+#include "graph/trace.h"
 
 /* --- submission
  * ----------------------------------------------------------------------------------------------------
@@ -24,6 +25,7 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
     [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
     [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
+    [GPP__WEIGHT] = &gpp__weight_codelet,
     [GPP__NORM] = &gpp__norm_codelet,           [GPP__UPDATE] = &gpp__update_codelet,
 };
 
@@ -93,25 +95,85 @@ static void drain(gpp_pipe *p, const gpp__exec *e, size_t submitted)
         gpp__job_finished(&p->job);
 }
 
+/* StarPU's own traces tell steps apart by this. Its counter is not made for several threads. */
+static void mark_iteration(const gpp_pipe *p, bool begin)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (!p->runtime.owned)
+        return;
+    pthread_mutex_lock(&lock);
+    if (begin)
+        starpu_iteration_push(p->job.run);
+    else
+        starpu_iteration_pop();
+    pthread_mutex_unlock(&lock);
+}
+
+static gpp_status submit_all(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    int refused = 0;
+    size_t submitted = 0;
+    mark_iteration(p, true);
+    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
+        submitted++;
+    mark_iteration(p, false);
+    if (!refused)
+        return GPP_OK;
+    drain(p, e, submitted);
+    return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
+}
+
+/** Tasks that have not begun end without effect, in any order; then there is an order again. */
+static void give_up(gpp_pipe *p)
+{
+    atomic_store(&p->job.stop_clock, -1);
+    for (int d = 0; d < p->devices; d++)
+        gpp__lane_abandon(p->state[d].lane);
+    p->stuck = !gpp__job_wait_while_moving(&p->job, p->watchdog);
+    p->broken |= p->stuck;
+    for (int d = 0; !p->stuck && d < p->devices; d++)
+        gpp__lane_restore(p->state[d].lane);
+}
+
+static gpp_status wait_for_tasks(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    if (p->watchdog > 0 && !gpp__job_wait_while_moving(&p->job, p->watchdog)) {
+        gpp__stall_report(p, e, err);
+        give_up(p);
+        return GPP_ETIMEDOUT;
+    }
+    return gpp__job_wait(&p->job, err);
+}
+
+void gpp__step_settle(gpp_pipe *p)
+{
+    if (!p->stuck)
+        return;
+    gpp__job_wait(&p->job, NULL);
+    gpp__policy_idle(p->runtime.context);
+    for (int t = 0; t < GPP__MAX_TENSORS; t++)
+        free(p->late[t]);
+    p->stuck = false;
+}
+
 static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
     p->last = NULL;
     p->ran = true;
-    gpp_status status = number_tasks(p, e, err);
+    gpp_status status = gpp__record_begin(p, e, err);
+    if (status == GPP_OK)
+        status = number_tasks(p, e, err);
     if (status != GPP_OK)
         return status;
     gpp__job_begin(&p->job, e->plan->tasks);
     gpp__policy_busy(p->runtime.context);
-    int refused = 0;
-    size_t submitted = 0;
-    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
-        submitted++;
-    if (refused)
-        drain(p, e, submitted);
-    status = gpp__job_wait(&p->job, err);
-    gpp__policy_idle(p->runtime.context);
-    if (refused)
-        status = gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
+    gpp_status submitted = submit_all(p, e, err);
+    status = wait_for_tasks(p, e, err);
+    if (!p->stuck)
+        gpp__policy_idle(p->runtime.context);
+    if (submitted != GPP_OK)
+        status = submitted;
+    gpp__record_end(p, e, status);
     if (status == GPP_OK)
         p->last = e;
     return status;
@@ -156,13 +218,12 @@ static void after_failure(gpp_pipe *p, const gpp__exec *e)
 {
     if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
         p->has_grads = p->pending = false;
-    if (!atomic_load(&p->job.updates))
+    if (p->stuck || !atomic_load(&p->job.updates))
         return;
     if (p->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
         return;
     p->broken = true;
-    gpp__log(GPP_LOG_ERROR,
-             "a layer that cannot fail has failed after %d partitions were updated: %s",
+    gpp__log(GPP_LOG_ERROR, "what cannot fail has failed after %d partitions were updated: %s",
              atomic_load(&p->job.updates), p->job.error.msg);
 }
 
@@ -209,7 +270,10 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
     status = gpp__split_fixed_gradients(p, pieces, room, err);
     if (status == GPP_OK)
         status = run_step(p, e, step, err);
-    gpp__join_fixed_gradients(p, pieces, room, status == GPP_OK);
+    for (int k = 0; k < p->network->inputs && p->stuck; k++)
+        p->late[k] = room[k] ? p->job.grad_x[k].data : NULL;
+    if (!p->stuck)
+        gpp__join_fixed_gradients(p, pieces, room, status == GPP_OK);
     return status;
 }
 

@@ -13,6 +13,7 @@
  *   gridpipe/file.h     parameters and trainings in files
  *   gridpipe/balance.h  what layers cost, where to cut
  *   gridpipe/plan.h     steps predicted, the best pipe searched for
+ *   gridpipe/trace.h    what steps did, written for viewers, summed up
  */
 #ifndef GRIDPIPE_H
 #define GRIDPIPE_H
@@ -29,5 +30,6 @@
 #include <gridpipe/pipe.h>
 #include <gridpipe/plan.h>
 #include <gridpipe/schedule.h>
+#include <gridpipe/trace.h>
 
 #endif

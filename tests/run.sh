@@ -80,7 +80,7 @@ finish() {
 
 packages=(gcc g++ libc6-dev make cmake pkg-config binutils util-linux libstarpu-dev libhwloc-dev
     libdnnl-dev libcriterion-dev libjansson-dev zlib1g-dev dataset-fashion-mnist valgrind
-    libc6-dbg)
+    libc6-dbg pajeng)
 
 install_packages() {
     local missing=() package as_root=()

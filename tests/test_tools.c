@@ -1308,3 +1308,109 @@ Test(tools, every_command_has_a_help_text_and_a_place_in_the_manual)
         cr_expect(strstr(o.out, commands[k]), "%s", commands[k]);
     release(&o);
 }
+
+/* --- traces --- */
+
+static const char traced_run[] =
+    "run --model 'linear out=6 @a; relu; linear out=3' --input x.npy "
+    "--target t.npy --loss mse --float-target --optimizer 'sgd lr=0.1' "
+    "--steps 3 --partitions 2 --chunks 2 ";
+
+/* x.npy and t.npy in the folder: 4 rows of 5 and of 3 numbers. */
+static void write_traced_data(void)
+{
+    for (int k = 0; k < 2; k++) {
+        char path[256], head[128];
+        int columns = k ? 3 : 5;
+        snprintf(path, sizeof path, "%s/%s", folder, k ? "t.npy" : "x.npy");
+        snprintf(head, sizeof head, "{'descr': '<f4', 'fortran_order': False, 'shape': (4, %d), }",
+                 columns);
+        FILE *out = fopen(path, "wb");
+        cr_assert(out);
+        fwrite("\x93NUMPY\x01\x00\x76\x00", 1, 10, out);
+        fprintf(out, "%-117s\n", head);
+        for (int n = 0; n < 4 * columns; n++) {
+            float value = (float)(n % 7) / 7;
+            fwrite(&value, sizeof value, 1, out);
+        }
+        fclose(out);
+    }
+}
+
+Test(tools, traces_of_runs_are_written_by_suffix_and_reported)
+{
+    static const struct {
+        const char *name, *begins;
+    } files[] = {{"t.csv", "# gridpipe trace 1"},
+                 {"t.json", "{\"displayTimeUnit\""},
+                 {"t.paje", "%EventDef"},
+                 {"t.trace", "%EventDef"},
+                 {"t.svg", "<svg"}};
+    size_t size;
+    write_traced_data();
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        expect(0, "%s --trace %s", traced_run, files[k].name);
+        char *text = slurp(files[k].name, &size);
+        cr_assert(text);
+        cr_expect_eq(strncmp(text, files[k].begins, strlen(files[k].begins)), 0, "%.60s", text);
+        free(text);
+    }
+    outcome o = gridpipe("trace t.csv --svg u.svg --chrome u.json --paje u.paje");
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    /* The gradients of the first step and its update are calls of their own. */
+    cr_expect(strstr(o.out, "4 steps") && strstr(o.out, "imbalance") && strstr(o.out, "backward"),
+              "%s", o.out);
+    release(&o);
+    o = gridpipe("trace t.csv --json");
+    json_t *root = json_loads(o.out, 0, NULL);
+    cr_assert(root, "%s", o.out);
+    cr_expect_eq(json_array_size(json_object_get(root, "steps")), 4);
+    json_decref(root);
+    release(&o);
+    char *chrome = slurp("u.json", &size), *svg = slurp("u.svg", &size),
+         *paje = slurp("u.paje", &size);
+    cr_expect(chrome && svg && paje);
+    root = json_loads(chrome ? chrome : "", 0, NULL);
+    cr_expect(root);
+    json_decref(root);
+    free(chrome);
+    free(svg);
+    free(paje);
+}
+
+Test(tools, traces_have_as_many_steps_as_were_asked_for)
+{
+    write_traced_data();
+    expect(0, "%s --trace t.csv --trace-steps 2 --watchdog 10000", traced_run);
+    outcome o = gridpipe("trace t.csv");
+    cr_expect(strstr(o.out, "2 steps"), "%s", o.out);
+    release(&o);
+    expect(0, "train --model 'linear out=3' --input x.npy --target t.npy --loss mse --batch 2 "
+              "--epochs 2 --quiet --trace e.csv --trace-steps 3");
+    o = gridpipe("trace e.csv");
+    cr_expect(strstr(o.out, "3 steps"), "%s", o.out);
+    release(&o);
+}
+
+Test(tools, traces_that_cannot_be_are_refused)
+{
+    static const struct {
+        int status;
+        const char *args;
+    } cases[] = {
+        {2, "trace"},
+        {2, "trace a b"},
+        {1, "trace nowhere.csv"},
+        {1, "trace x.npy"},
+        {1, "trace t.csv --svg nowhere/t.svg"},
+        {2, "run --model relu --input x.npy --trace t.txt"},
+        {2, "run --model relu --input x.npy --trace-steps 3"},
+        {2, "run --model relu --input x.npy --trace t.csv --trace-steps 0"},
+        {1, "run --model relu --input x.npy --trace nowhere/t.csv"},
+        {2, "run --model relu --input x.npy --watchdog -1"},
+    };
+    write_traced_data();
+    expect(0, "%s --trace t.csv", traced_run);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        expect(cases[k].status, "%s", cases[k].args);
+}

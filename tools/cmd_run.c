@@ -26,6 +26,7 @@ typedef struct settings {
     double clip_norm;
     tool_seed seed;
     tool_pipe_args pipe;
+    tool_trace trace;
 } settings;
 
 /* What is run, and what that needs. */
@@ -98,6 +99,7 @@ static void override(runner *r)
     override_text(&job->schedule, how->schedule);
     job->params = how->params;
     job->save = how->save;
+    job->trace = how->trace;
     job->load_flags = (how->allow_missing ? GPP_LOAD_ALLOW_MISSING : 0) |
                       (how->allow_extra ? GPP_LOAD_ALLOW_EXTRA : 0);
     job->evaluate = job->evaluate || how->evaluate;
@@ -133,6 +135,8 @@ static int choose(runner *r)
     r->kind = kind_of(r);
     if (tool_pipe_take(&r->job.pipe, &r->how.pipe, &r->err) != GPP_OK)
         return tool_refused(&r->err);
+    if (r->job.trace.path && !strcmp(r->kind, "optimizer"))
+        return tool_fail(TOOL_USAGE, "--trace is of a model's steps, this is an optimizer's");
     if (!has_text(r->job.model) && !has_text(r->job.loss) && strcmp(r->kind, "optimizer") != 0)
         return tool_fail(TOOL_USAGE, "a model is needed: --model or --model-file");
     if (has_text(r->job.optimizer) && !has_text(r->job.loss) && strcmp(r->kind, "optimizer") != 0)
@@ -318,10 +322,11 @@ static int parse(settings *how, int argc, char *argv[])
         {0},
     };
     int first;
-    tool_option pipe[TOOL_PIPE_OPTIONS];
+    tool_option pipe[TOOL_PIPE_OPTIONS], trace[TOOL_TRACE_OPTIONS + 1] = {0};
     tool_pipe_options(&how->pipe, pipe);
-    int status =
-        tool_parse(&tool_run, (const tool_option *const[]){own, pipe, NULL}, argc, argv, &first);
+    tool_trace_options(&how->trace, trace);
+    int status = tool_parse(&tool_run, (const tool_option *const[]){own, trace, pipe, NULL}, argc,
+                            argv, &first);
     if (status < 0 && first < argc)
         return tool_fail(TOOL_USAGE, "\"%s\" is no option; inputs are given by --input",
                          argv[first]);
@@ -329,6 +334,8 @@ static int parse(settings *how, int argc, char *argv[])
         return tool_fail(TOOL_USAGE, "an input is needed: --input");
     if (status < 0)
         status = tool_writable("output", how->output);
+    if (status < 0)
+        status = tool_trace_check(&how->trace);
     return status < 0 ? tool_writable("save", how->save) : status;
 }
 

@@ -37,6 +37,7 @@ typedef struct settings {
     tool_seed seed;
     tool_pipe_args pipe_args;
     tool_pipe pipe;
+    tool_trace trace;
 } settings;
 
 typedef struct training {
@@ -50,6 +51,7 @@ typedef struct training {
     gpp_error err;
     progress progress;
     uint64_t seed;
+    bool traced; /* a step was made */
 
     /* where it is */
     int64_t first_epoch;  /* which this run began with */
@@ -391,7 +393,9 @@ static gpp_status make_pipe(training *t)
     if (status == GPP_OK)
         status = tool_set_inputs(t->model, t->data.x, t->data.inputs, &t->err);
     tool_hint_shape(&t->err, &t->data, &t->how.convert);
-    return status == GPP_OK ? gpp_pipe_new(&t->pipe, t->model, &o, &t->err) : status;
+    if (status == GPP_OK)
+        status = gpp_pipe_new(&t->pipe, t->model, &o, &t->err);
+    return status == GPP_OK ? tool_trace_begin(&t->how.trace, t->pipe, &t->err) : status;
 }
 
 static int start(training *t)
@@ -522,6 +526,7 @@ static gpp_status step(training *t, const gpp_tensor batch[])
     t->efficiency += stats.efficiency;
     t->skipped += stats.skipped;
     t->steps++;
+    t->traced = true;
     t->index++;
     progress_show(&t->progress, t->loss_rows, t->loss_sum / (double)t->loss_rows);
     return t->how.every && t->steps % t->how.every == 0 ? save(t) : GPP_OK;
@@ -654,6 +659,8 @@ static int work(training *t)
     progress_new(&t->progress, t->how.quiet ? -1 : t->how.progress, t->how.epochs);
     if (train(t) != GPP_OK)
         return tool_error(&t->err);
+    if (t->how.trace.path && t->traced && tool_trace_end(&t->how.trace, t->pipe, &t->err) != GPP_OK)
+        return tool_error(&t->err);
     if (stop && t->epoch < t->how.epochs)
         return interrupted(t);
     if (!t->tested && test(t) != GPP_OK)
@@ -689,6 +696,8 @@ static int check_settings(settings *how, int argc, char *argv[], int first)
     int status = tool_writable("save", how->save);
     if (status < 0)
         status = tool_writable("save-params", how->save_params);
+    if (status < 0)
+        status = tool_trace_check(&how->trace);
     if (status >= 0)
         return status;
     return tool_pipe_take(&how->pipe, &how->pipe_args, &err) == GPP_OK ? -1 : tool_refused(&err);
@@ -747,10 +756,11 @@ static int parse(settings *how, int argc, char *argv[])
         {0},
     };
     int first;
-    tool_option pipe[TOOL_PIPE_OPTIONS];
+    tool_option pipe[TOOL_PIPE_OPTIONS], trace[TOOL_TRACE_OPTIONS + 1] = {0};
     tool_pipe_options(&how->pipe_args, pipe);
-    int status =
-        tool_parse(&tool_train, (const tool_option *const[]){own, pipe, NULL}, argc, argv, &first);
+    tool_trace_options(&how->trace, trace);
+    int status = tool_parse(&tool_train, (const tool_option *const[]){own, trace, pipe, NULL}, argc,
+                            argv, &first);
     return status < 0 ? check_settings(how, argc, argv, first) : status;
 }
 

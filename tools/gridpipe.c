@@ -5,8 +5,9 @@
 
 #include "tools/tools.h"
 
-static const tool_command *const commands[] = {&tool_run,   &tool_check,   &tool_train, &tool_info,
-                                               &tool_model, &tool_profile, &tool_plan,  NULL};
+static const tool_command *const commands[] = {&tool_run,  &tool_check,         &tool_train,
+                                               &tool_info, &tool_model,         &tool_profile,
+                                               &tool_plan, &tool_trace_command, NULL};
 
 static const char before[] =
     "Usage: gridpipe COMMAND [OPTION]... [ARGUMENT]...\n"

@@ -176,6 +176,8 @@ static gpp_status make_pipe(run *r)
     if (status == GPP_OK)
         status = gpp_pipe_new(&r->pipe, r->model, &o, r->err);
     if (status == GPP_OK)
+        status = tool_trace_begin(&job->trace, r->pipe, r->err);
+    if (status == GPP_OK)
         tool_pipe_describe(r->pipe, &job->pipe, job->pipe_text, sizeof job->pipe_text);
     job->making = status != GPP_OK;
     return status;
@@ -595,6 +597,8 @@ gpp_status tool_job_run(tool_job *job, gpp_file *out, gpp_error *err)
         status = gpp_pipe_last_step(r.pipe, &job->stats, err);
     if (status == GPP_OK && given(job->save))
         status = gpp_pipe_save(r.pipe, job->save, err);
+    if (status == GPP_OK)
+        status = tool_trace_end(&job->trace, r.pipe, err);
     finish(&r);
     return status;
 }

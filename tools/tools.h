@@ -22,7 +22,7 @@ typedef struct tool_command {
 } tool_command;
 
 extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model, tool_profile,
-    tool_plan;
+    tool_plan, tool_trace_command;
 
 typedef enum tool_kind {
     TOOL_TITLE,  /* a line of the help text */
@@ -179,6 +179,26 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *options, const char *prof
 /** The runtime stays up as long as there is a pipe; this one does nothing else. */
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err);
 
+/* --- traces (trace.c) --------------------------------------------------------------------------
+ */
+
+/** --trace, --trace-steps and --watchdog. */
+typedef struct tool_trace {
+    const char *path; /* NULL: none */
+    int64_t steps;    /* 0: ten */
+    double watchdog;  /* seconds; 0: none */
+} tool_trace;
+
+enum { TOOL_TRACE_OPTIONS = 3 };
+
+/** Entries for a table of options. */
+void tool_trace_options(tool_trace *trace, tool_option out[TOOL_TRACE_OPTIONS]);
+/** @return -1: go on; else the exit status, with everything said */
+int tool_trace_check(const tool_trace *trace);
+/** Before the first step, and after the last one. They do nothing where nothing was asked for. */
+gpp_status tool_trace_begin(const tool_trace *trace, gpp_pipe *pipe, gpp_error *err);
+gpp_status tool_trace_end(const tool_trace *trace, const gpp_pipe *pipe, gpp_error *err);
+
 /* --- tensors and data (data.c) ------------------------------------------------------------------
  */
 
@@ -253,6 +273,7 @@ typedef struct tool_job {
     const char *params; /* a file to take parameters from */
     unsigned load_flags;
     const char *save; /* where to put parameters afterwards */
+    tool_trace trace;
 
     char loss_text[512]; /* for tool_job_words */
 

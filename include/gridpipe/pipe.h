@@ -107,17 +107,29 @@ typedef struct gpp_pipe_options {
     const struct gpp_profile *profile; /* with it: times by which it is chosen what to keep
                                           (gridpipe/balance.h); read during the call. NULL: a guess
                                           from flops and bytes */
+
+    const char *pipeline; /* the order in which devices run their tasks. A name: "gpipe"; "1f1b",
+                             which has fewer micro-batches under way; "interleaved", for several
+                             partitions on each device; "zb-h1" and "auto", which fill idle time
+                             with gradients of parameters as tasks of their own (not with a budget).
+                             gpp_pipeline_name lists them. Or "table:" and a table of one's own, see
+                             docs/reference.md. Only gpipe's backwards go by descending micro-batch:
+                             the others give the bits of gpipe with ascending_backward. NULL: gpipe
+                           */
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
-            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL                      \
+            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL                \
     }
 
-/** Names of the built-in losses and optimizers, NULL past the last. Static storage. */
+/** Names of the built-in losses, optimizers and orders of tasks, NULL past the last. Static
+ * storage.
+ */
 GPP_API const char *gpp_loss_name(size_t k);
 GPP_API const char *gpp_optimizer_name(size_t k);
+GPP_API const char *gpp_pipeline_name(size_t k);
 
 /**
  * Cut `model`, place its partitions, initialise its parameters.
@@ -335,6 +347,21 @@ typedef struct gpp_pipe_info {
     const int *device_threads;      /* [devices] cores its kernels use */
 } gpp_pipe_info;
 GPP_API void gpp_pipe_get_info(const gpp_pipe *pipe, gpp_pipe_info *info);
+
+/**
+ * Let steps fail with GPP_ETIMEDOUT when no task of theirs has ended for so long; longer than any
+ * task takes. The message says for each device which task it runs and since when, or for which it
+ * waits, and which task on which device has not yet delivered what. Initially there is none.
+ *
+ * Tasks that have not begun by then run without effect; when all have ended within the same time
+ * again, the step has failed like any other. A task that is running cannot be ended from outside:
+ * when it does not come back, the pipe is unusable, tensors that were given to the step must stay
+ * until gpp_pipe_free, and gpp_pipe_free, as everything that looks at parameters, waits for it.
+ *
+ * @param seconds  0: none
+ * @return GPP_OK or GPP_EINVAL
+ */
+GPP_API gpp_status gpp_pipe_set_watchdog(gpp_pipe *pipe, double seconds, gpp_error *err);
 
 /** What the last step did. Times in milliseconds, wall clock. */
 typedef struct gpp_step_stats {

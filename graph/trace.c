@@ -1,0 +1,693 @@
+/*
+ * graph/trace.c: noting what steps do, and what every function on traces relies on.
+ *
+ * Nothing is done inside tasks: a cell notes its times in any case, its ticket the time at which it
+ * became ready. When a step has ended they are copied from there. What moved between memory nodes
+ * and which bytes were alive is worked out from the plan's accesses, in the order in which the
+ * tasks ran: a read fetches what is valid on other nodes only, a write makes it invalid there; a
+ * value is alive from the begin of the task that writes it to the end of the last one that uses it,
+ * or of the step when no task has read it since.
+ */
+#include "graph/trace.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/pipe.h"
+
+typedef struct noted {
+    gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC; tasks' and points' likewise */
+    int tasks, links, points;
+    gpp_trace_task *task;
+    gpp_trace_link *link;
+    gpp_forecast_point *point;
+} noted;
+
+typedef struct gpp__recorder {
+    int wanted, steps;
+    noted *step; /* [steps] and the one that is running */
+    bool running;
+} gpp__recorder;
+
+/* --- room ------------------------------------------------------------------------------------- */
+
+static void noted_free(noted *s)
+{
+    free(s->task);
+    free(s->link);
+    free(s->point);
+    *s = (noted){.tasks = 0};
+}
+
+void gpp__recorder_free(gpp_pipe *p)
+{
+    gpp__recorder *r = p->recorder;
+    if (!r)
+        return;
+    for (int s = 0; s < r->steps + r->running; s++)
+        noted_free(&r->step[s]);
+    free(r->step);
+    free(r);
+    p->recorder = NULL;
+}
+
+gpp_status gpp_pipe_record(gpp_pipe *p, int steps, gpp_error *err)
+{
+    if (!p || steps < 0)
+        return gpp__fail(err, GPP_EINVAL, "recording needs a pipe and >= 0 steps, got %d", steps);
+    gpp__recorder_free(p);
+    if (!steps)
+        return GPP_OK;
+    p->recorder = calloc(1, sizeof *p->recorder);
+    if (!p->recorder)
+        return gpp__fail(err, GPP_ENOMEM, "a recorder");
+    p->recorder->wanted = steps;
+    return GPP_OK;
+}
+
+/* Points at most: every value begins and ends, and every device has a first one. */
+static size_t most_points(const gpp__plan *plan)
+{
+    size_t count = (size_t)plan->shape.devices + 4 * plan->buffers;
+    for (size_t k = 0; k < plan->tasks; k++)
+        count += 4 * (size_t)plan->task[k].access_count;
+    return count;
+}
+
+/* Links that StarPU can tell of. */
+static int count_links(const gpp_pipe *p)
+{
+    return p->runtime.owned && starpu_memory_nodes_get_count() > 1 ? starpu_bus_get_count() : 0;
+}
+
+static gpp_status make_room(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    gpp__recorder *r = p->recorder;
+    noted *grown = realloc(r->step, ((size_t)r->steps + 1) * sizeof *grown);
+    if (!grown)
+        return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->steps + 1);
+    r->step = grown;
+    noted *s = &r->step[r->steps];
+    *s = (noted){.links = count_links(p)};
+    s->task = calloc(e->plan->tasks + 1, sizeof *s->task);
+    s->link = calloc((size_t)s->links + 1, sizeof *s->link);
+    s->point = calloc(most_points(e->plan) + 1, sizeof *s->point);
+    if (s->task && s->link && s->point)
+        return GPP_OK;
+    noted_free(s);
+    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", e->plan->tasks);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+/* Reading StarPU's counters sets them to zero. */
+static void read_links(noted *s)
+{
+    for (int k = 0; k < s->links; k++) {
+        struct starpu_profiling_bus_info info = {.transferred_bytes = 0};
+        starpu_bus_get_profiling_info(k, &info);
+        s->link[k] = (gpp_trace_link){.from = starpu_bus_get_src(k),
+                                      .to = starpu_bus_get_dst(k),
+                                      .bytes = (size_t)info.transferred_bytes,
+                                      .transfers = info.transfer_count};
+    }
+}
+
+/* Those over which something went. */
+static void keep_used_links(noted *s)
+{
+    int used = 0;
+    for (int k = 0; k < s->links; k++)
+        if (s->link[k].transfers > 0)
+            s->link[used++] = s->link[k];
+    s->links = used;
+}
+
+/* --- what a step did -------------------------------------------------------------------------- */
+
+/* Rooms to work in, freed when a step has been copied. */
+typedef struct values {
+    uint64_t *nodes; /* [buffers] where the contents are valid, a bit for each node */
+    double *from;    /* [buffers] since when there is a value; NAN: there is none */
+    double *until;   /* end of the last task that used it */
+    bool *unread;    /* nobody has read it since it was written */
+} values;
+
+static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan, double begin)
+{
+    size_t n = plan->buffers + 1;
+    *v = (values){calloc(n, sizeof *v->nodes), calloc(n, sizeof *v->from),
+                  calloc(n, sizeof *v->until), calloc(n, sizeof *v->unread)};
+    if (!v->nodes || !v->from || !v->until || !v->unread)
+        return false;
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        v->nodes[k] = (uint64_t)1 << p->state[b->device].node;
+        if (b->other >= 0)
+            v->nodes[k] |= (uint64_t)1 << p->state[b->other].node;
+        v->from[k] = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER ? begin : NAN;
+    }
+    return true;
+}
+
+static void values_release(values *v)
+{
+    free(v->nodes);
+    free(v->from);
+    free(v->until);
+    free(v->unread);
+}
+
+/* Changes of a device's live bytes, as points whose bytes wrap around below zero. */
+static void add_change(noted *s, double at, int device, size_t change)
+{
+    s->point[s->points++] = (gpp_forecast_point){at, device, change};
+}
+
+static void add_life(noted *s, const gpp_pipe *p, const gpp__buffer *b, double from, double until)
+{
+    bool copy = b->other >= 0 && p->state[b->other].node != p->state[b->device].node;
+    for (int d = b->device, k = 0; k <= copy; k++, d = b->other) {
+        add_change(s, from, d, b->bytes);
+        add_change(s, until, d, (size_t)0 - b->bytes);
+    }
+}
+
+static bool lasts(const gpp__buffer *b)
+{
+    return b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER;
+}
+
+/* A task that ran uses a buffer. */
+static void use(noted *s, const gpp_pipe *p, const gpp__plan *plan, values *v, const gpp__access *a,
+                gpp_trace_task *t)
+{
+    const gpp__buffer *b = &plan->buffer[a->buffer];
+    uint64_t here = (uint64_t)1 << p->state[t->device].node;
+    if (a->mode == GPP__WORKSPACE) {
+        add_life(s, p, b, t->start_ms, t->end_ms);
+        return;
+    }
+    bool reads = a->mode != GPP__WRITE, writes = a->mode != GPP__READ;
+    t->read_bytes += reads ? b->bytes : 0;
+    t->written_bytes += writes ? b->bytes : 0;
+    if (reads && !(v->nodes[a->buffer] & here))
+        t->fetched_bytes += b->bytes;
+    v->nodes[a->buffer] = writes ? here : v->nodes[a->buffer] | here;
+    if (lasts(b))
+        return;
+    if (!reads && !isnan(v->from[a->buffer]))
+        add_life(s, p, b, v->from[a->buffer], v->until[a->buffer]);
+    if (!reads || isnan(v->from[a->buffer]))
+        v->from[a->buffer] = reads ? s->step.begin_ms : t->start_ms;
+    v->until[a->buffer] = t->end_ms;
+    v->unread[a->buffer] = writes;
+}
+
+static int by_start(const void *x, const void *y)
+{
+    const gpp_trace_task *a = x, *b = y;
+    if (a->start_ms != b->start_ms)
+        return a->start_ms < b->start_ms ? -1 : 1;
+    return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
+}
+
+/* Falls before rises, so that what takes another's place does not look as if it were beside it. */
+static int by_time(const void *x, const void *y)
+{
+    const gpp_forecast_point *a = x, *b = y;
+    if (a->ms != b->ms)
+        return a->ms < b->ms ? -1 : 1;
+    bool up = a->bytes < SIZE_MAX / 2, other_up = b->bytes < SIZE_MAX / 2;
+    return up - other_up;
+}
+
+/* From changes to sums; the first of each device is at the begin. */
+static bool sum_points(noted *s, const gpp_pipe *p, const gpp__plan *plan)
+{
+    size_t *bytes = calloc((size_t)p->devices, sizeof *bytes);
+    gpp_forecast_point *sum = calloc((size_t)s->points + (size_t)p->devices + 1, sizeof *sum);
+    if (!bytes || !sum) {
+        free(bytes);
+        free(sum);
+        return false;
+    }
+    for (size_t k = 0; k < plan->buffers; k++)
+        if (lasts(&plan->buffer[k]))
+            bytes[plan->buffer[k].device] += plan->buffer[k].bytes;
+    int points = 0;
+    for (int d = 0; d < p->devices; d++)
+        sum[points++] = (gpp_forecast_point){s->step.begin_ms, d, bytes[d]};
+    qsort(s->point, (size_t)s->points, sizeof *s->point, by_time);
+    for (int k = 0; k < s->points; k++) {
+        const gpp_forecast_point *change = &s->point[k];
+        bytes[change->device] += change->bytes;
+        gpp_forecast_point now = {change->ms, change->device, bytes[change->device]};
+        bool same = sum[points - 1].device == now.device && sum[points - 1].ms == now.ms;
+        sum[points - same] = now;
+        points += !same;
+    }
+    free(bytes);
+    free(s->point);
+    s->point = sum;
+    s->points = points;
+    return true;
+}
+
+static int find_tasks(noted *s, const gpp_pipe *p, const gpp__exec *e)
+{
+    int ran = 0;
+    for (size_t k = 0; k < e->plan->tasks; k++) {
+        const gpp__task *t = &e->plan->task[k];
+        const gpp__cell *c = &e->cell[k];
+        if (s->step.status != GPP_OK && !(c->end > c->start))
+            continue;
+        s->task[ran++] = (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),
+                                          .step = (int)k, /* until the accesses are known */
+                                          .micro_batch = t->i,
+                                          .partition = t->j,
+                                          .first_layer = p->first[t->j],
+                                          .last_layer = p->first[t->j] + p->balance[t->j] - 1,
+                                          .device = t->device,
+                                          .worker = c->worker,
+                                          .ready_ms = fmin(e->ticket[k].ready, c->start),
+                                          .start_ms = c->start,
+                                          .end_ms = c->end};
+    }
+    qsort(s->task, (size_t)ran, sizeof *s->task, by_start);
+    return ran;
+}
+
+/* Without memory to work it out in, bytes are left out. */
+static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
+{
+    values v;
+    bool made = values_init(&v, p, plan, s->step.begin_ms);
+    for (int k = 0; made && k < s->tasks; k++) {
+        gpp_trace_task *t = &s->task[k];
+        const gpp__task *task = &plan->task[t->step];
+        for (int a = 0; a < task->access_count; a++)
+            use(s, p, plan, &v, &task->access[a], t);
+    }
+    for (size_t k = 0; made && k < plan->buffers; k++)
+        if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
+            add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
+    values_release(&v);
+    if (!made || !sum_points(s, p, plan))
+        s->points = 0;
+}
+
+gpp_status gpp__record_begin(gpp_pipe *p, gpp__exec *e, gpp_error *err)
+{
+    gpp__recorder *r = p->recorder;
+    if (!r || r->steps == r->wanted)
+        return GPP_OK;
+    if (r->running) /* one that then could not begin */
+        noted_free(&r->step[r->steps]);
+    r->running = false;
+    gpp_status status = make_room(p, e, err);
+    if (status != GPP_OK)
+        return status;
+    r->running = true;
+    for (size_t k = 0; k < e->plan->tasks; k++)
+        e->ticket[k].timed = true;
+    noted *s = &r->step[r->steps];
+    read_links(s);
+    s->step.begin_ms = gpp__cell_now();
+    return GPP_OK;
+}
+
+/* Of a step whose tasks have not all ended nothing is noted: some still write. */
+void gpp__record_end(gpp_pipe *p, gpp__exec *e, gpp_status status)
+{
+    gpp__recorder *r = p->recorder;
+    if (!r || !r->running)
+        return;
+    noted *s = &r->step[r->steps];
+    r->running = false;
+    if (p->stuck) {
+        noted_free(s);
+        return;
+    }
+    s->step.end_ms = gpp__cell_now();
+    s->step.micro_batches = e->plan->shape.micro_batches;
+    s->step.status = status;
+    read_links(s);
+    keep_used_links(s);
+    s->tasks = find_tasks(s, p, e);
+    find_bytes(s, p, e->plan);
+    for (size_t k = 0; k < e->plan->tasks; k++)
+        e->ticket[k].timed = false;
+    for (int k = 0; k < s->tasks; k++)
+        s->task[k].step = r->steps;
+    for (int k = 0; k < s->links; k++)
+        s->link[k].step = r->steps;
+    r->steps++;
+}
+
+/* --- the trace -------------------------------------------------------------------------------- */
+
+void gpp_trace_free(gpp_trace *t)
+{
+    if (!t)
+        return;
+    for (int d = 0; t->device && d < t->devices; d++)
+        free(t->device[d].name);
+    free(t->device);
+    free(t->step);
+    free(t->task);
+    free(t->link);
+    free(t->point);
+    free(t);
+}
+
+static bool count_all(const gpp__recorder *r, gpp_trace *t)
+{
+    size_t tasks = 0, links = 0, points = 0;
+    for (int s = 0; s < r->steps; s++) {
+        tasks += (size_t)r->step[s].tasks;
+        links += (size_t)r->step[s].links;
+        points += (size_t)r->step[s].points;
+    }
+    if (tasks > INT_MAX || links > INT_MAX || points > INT_MAX)
+        return false;
+    t->steps = r->steps;
+    t->tasks = (int)tasks;
+    t->links = (int)links;
+    t->points = (int)points;
+    t->step = calloc((size_t)t->steps + 1, sizeof *t->step);
+    t->task = calloc(tasks + 1, sizeof *t->task);
+    t->link = calloc(links + 1, sizeof *t->link);
+    t->point = calloc(points + 1, sizeof *t->point);
+    t->device = calloc((size_t)t->devices + 1, sizeof *t->device);
+    return t->step && t->task && t->link && t->point && t->device;
+}
+
+static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
+{
+    for (int d = 0; d < p->devices; d++) {
+        t->device[d] =
+            (gpp_trace_device){strdup(p->device_name[d]), p->device_threads[d], p->node_of[d],
+                               p->state[d].planned, atomic_load(&p->state[d].meter.peak)};
+        if (!t->device[d].name)
+            return false;
+    }
+    return true;
+}
+
+/* To the nanosecond, as files have it: what is read back is what was written. */
+static double since(double origin, double seconds)
+{
+    return round(1e9 * (seconds - origin)) / 1e6;
+}
+
+static void copy_step(const noted *s, double origin, gpp_trace *t, int *tasks, int *links,
+                      int *points)
+{
+    for (int k = 0; k < s->tasks; k++) {
+        gpp_trace_task *task = &t->task[(*tasks)++];
+        *task = s->task[k];
+        task->ready_ms = since(origin, task->ready_ms);
+        task->start_ms = since(origin, task->start_ms);
+        task->end_ms = since(origin, task->end_ms);
+    }
+    for (int k = 0; k < s->links; k++)
+        t->link[(*links)++] = s->link[k];
+    for (int k = 0; k < s->points; k++) {
+        gpp_forecast_point *point = &t->point[(*points)++];
+        *point = s->point[k];
+        point->ms = since(origin, point->ms);
+    }
+}
+
+static int by_ms(const void *x, const void *y)
+{
+    const gpp_forecast_point *a = x, *b = y;
+    return a->ms < b->ms ? -1 : a->ms > b->ms;
+}
+
+static bool ascends(const gpp_trace *t)
+{
+    for (int k = 1; k < t->points; k++)
+        if (t->point[k].ms < t->point[k - 1].ms)
+            return false;
+    for (int k = 1; k < t->tasks; k++)
+        if (t->task[k].start_ms < t->task[k - 1].start_ms)
+            return false;
+    return true;
+}
+
+static void copy_steps(const gpp__recorder *r, gpp_trace *t)
+{
+    int tasks = 0, links = 0, points = 0;
+    double origin = r->steps ? r->step[0].step.begin_ms : 0;
+    for (int s = 0; s < r->steps; s++) {
+        t->step[s] = r->step[s].step;
+        t->step[s].begin_ms = since(origin, t->step[s].begin_ms);
+        t->step[s].end_ms = since(origin, t->step[s].end_ms);
+        copy_step(&r->step[s], origin, t, &tasks, &links, &points);
+    }
+    if (ascends(t))
+        return;
+    qsort(t->task, (size_t)t->tasks, sizeof *t->task, by_start);
+    qsort(t->point, (size_t)t->points, sizeof *t->point, by_ms);
+}
+
+gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
+{
+    if (!p || !trace)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "trace" : "pipe");
+    *trace = NULL;
+    if (!p->recorder || !p->recorder->steps)
+        return gpp__fail(err, GPP_ESTATE, "no step has been noted (gpp_pipe_record)");
+    gpp_trace *t = calloc(1, sizeof *t);
+    if (!t)
+        return gpp__fail(err, GPP_ENOMEM, "a trace");
+    t->layers = p->model->count;
+    t->partitions = p->partitions;
+    t->devices = p->devices;
+    if (!count_all(p->recorder, t) || !copy_devices(p, t)) {
+        gpp_trace_free(t);
+        return gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", p->recorder->steps);
+    }
+    copy_steps(p->recorder, t);
+    *trace = t;
+    return GPP_OK;
+}
+
+/* --- checks ----------------------------------------------------------------------------------- */
+
+enum { MOST_PARTITIONS = 1 << 16, MOST_MICRO_BATCHES = 1 << 24 };
+#define MOST_MS 1e9 /* eleven days */
+
+int gpp__kind_of(char letter)
+{
+    int k = 0;
+    while (k < GPP__KINDS && gpp__kind_letter((gpp__kind)k) != letter)
+        k++;
+    return k;
+}
+
+static bool is_time(double ms)
+{
+    return ms >= 0 && ms <= MOST_MS;
+}
+
+static gpp_status check_counts(const gpp_trace *t, gpp_error *err)
+{
+    if (t->devices < 1 || t->partitions < 1 || t->partitions > MOST_PARTITIONS || t->layers < 0)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a trace of %d devices, %d partitions and %d layers, expected at least "
+                         "one device and 1 ... %d partitions",
+                         t->devices, t->partitions, t->layers, MOST_PARTITIONS);
+    if (t->steps < 0 || t->tasks < 0 || t->links < 0 || t->points < 0 || !t->device ||
+        (t->steps && !t->step) || (t->tasks && !t->task) || (t->links && !t->link) ||
+        (t->points && !t->point))
+        return gpp__fail(err, GPP_EINVAL, "a trace lacks what it counts");
+    for (int d = 0; d < t->devices; d++)
+        if (!t->device[d].name || t->device[d].threads < 0 || t->device[d].node < 0)
+            return gpp__fail(err, GPP_EINVAL, "device %d has %s, %d threads, memory node %d", d,
+                             t->device[d].name ? "a name" : "no name", t->device[d].threads,
+                             t->device[d].node);
+    return GPP_OK;
+}
+
+static gpp_status check_steps(const gpp_trace *t, gpp_error *err)
+{
+    for (int s = 0; s < t->steps; s++) {
+        const gpp_trace_step *step = &t->step[s];
+        if (!is_time(step->begin_ms) || !is_time(step->end_ms) || step->end_ms < step->begin_ms)
+            return gpp__fail(err, GPP_EINVAL, "step %d is from %g to %g ms", s, step->begin_ms,
+                             step->end_ms);
+        if (s > 0 && step->begin_ms < step[-1].begin_ms)
+            return gpp__fail(err, GPP_EINVAL, "step %d begins before step %d", s, s - 1);
+        if (step->micro_batches < 0 || step->micro_batches > MOST_MICRO_BATCHES)
+            return gpp__fail(err, GPP_EINVAL, "step %d has %d micro-batches", s,
+                             step->micro_batches);
+    }
+    for (int k = 0; k < t->links; k++) {
+        const gpp_trace_link *l = &t->link[k];
+        if (l->step < 0 || l->step >= t->steps || l->from < 0 || l->to < 0 || l->transfers < 0)
+            return gpp__fail(err, GPP_EINVAL,
+                             "link %d is of step %d of %d, from memory node %d to %d", k, l->step,
+                             t->steps, l->from, l->to);
+    }
+    for (int k = 0; k < t->points; k++) {
+        const gpp_forecast_point *p = &t->point[k];
+        if (p->device < 0 || p->device >= t->devices || !is_time(p->ms) ||
+            (k > 0 && p->ms < p[-1].ms))
+            return gpp__fail(err, GPP_EINVAL,
+                             "point %d is of device %d of %d, at %g ms, expected ascending times",
+                             k, p->device, t->devices, p->ms);
+    }
+    return GPP_OK;
+}
+
+static gpp_status check_task(const gpp_trace *trace, const gpp_trace_task *t, gpp_error *err)
+{
+    if (gpp__kind_of(t->kind) == GPP__KINDS)
+        return gpp__fail(err, GPP_EINVAL, "a task of kind '%c'",
+                         t->kind >= ' ' && t->kind <= '~' ? t->kind : '?');
+    if (t->step < 0 || t->step >= trace->steps || t->device < 0 || t->device >= trace->devices ||
+        t->partition < 0 || t->partition >= trace->partitions || t->micro_batch < -1 ||
+        t->micro_batch >= MOST_MICRO_BATCHES)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a task of step %d of %d, device %d of %d, partition %d of %d, "
+                         "micro-batch %d",
+                         t->step, trace->steps, t->device, trace->devices, t->partition,
+                         trace->partitions, t->micro_batch);
+    if (t->first_layer < 0 || t->last_layer < t->first_layer - 1 || t->last_layer >= trace->layers)
+        return gpp__fail(err, GPP_EINVAL, "a task of layers %d to %d of %d", t->first_layer,
+                         t->last_layer, trace->layers);
+    const gpp_trace_step *s = &trace->step[t->step];
+    if (!is_time(t->ready_ms) || !is_time(t->start_ms) || !is_time(t->end_ms) ||
+        t->ready_ms > t->start_ms || t->start_ms > t->end_ms || t->start_ms < s->begin_ms ||
+        t->end_ms > s->end_ms)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a task ready at %g ms, from %g to %g ms, in a step from %g to %g ms",
+                         t->ready_ms, t->start_ms, t->end_ms, s->begin_ms, s->end_ms);
+    return GPP_OK;
+}
+
+static gpp_status check_tasks(const gpp_trace *trace, int *blame, gpp_error *err)
+{
+    double *end = calloc((size_t)trace->devices, sizeof *end);
+    if (!end)
+        return gpp__fail(err, GPP_ENOMEM, "%d devices", trace->devices);
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < trace->tasks; k++) {
+        const gpp_trace_task *t = &trace->task[k];
+        *blame = k;
+        status = check_task(trace, t, err);
+        if (status == GPP_OK && k > 0 && t->start_ms < t[-1].start_ms)
+            status = gpp__fail(err, GPP_EINVAL,
+                               "a task starts at %g ms, the one before it at %g ms: tasks must "
+                               "ascend",
+                               t->start_ms, t[-1].start_ms);
+        if (status == GPP_OK && t->start_ms < end[t->device])
+            status = gpp__fail(err, GPP_EINVAL,
+                               "a task starts at %g ms on device %d, which is busy until %g ms",
+                               t->start_ms, t->device, end[t->device]);
+        if (status == GPP_OK)
+            end[t->device] = t->end_ms;
+    }
+    free(end);
+    return status;
+}
+
+gpp_status gpp__trace_check(const gpp_trace *trace, int *task, gpp_error *err)
+{
+    int blame = -1;
+    if (!trace)
+        return gpp__fail(err, GPP_EINVAL, "trace is NULL");
+    gpp_status status = check_counts(trace, err);
+    if (status == GPP_OK)
+        status = check_steps(trace, err);
+    if (status == GPP_OK)
+        status = check_tasks(trace, &blame, err);
+    if (task)
+        *task = status == GPP_OK ? -1 : blame;
+    return status;
+}
+
+/* --- what tasks wait for ---------------------------------------------------------------------- */
+
+/** A task by what it is. */
+typedef struct entry {
+    gpp_trace_task key;
+    int task;
+} entry;
+
+static int compare(const void *x, const void *y)
+{
+    const gpp_trace_task *a = &((const entry *)x)->key, *b = &((const entry *)y)->key;
+    int difference = a->step != b->step                 ? a->step - b->step
+                     : a->kind != b->kind               ? a->kind - b->kind
+                     : a->micro_batch != b->micro_batch ? a->micro_batch - b->micro_batch
+                                                        : a->partition - b->partition;
+    return difference;
+}
+
+static int find(const entry *list, int count, gpp_trace_task key)
+{
+    entry wanted = {key, 0};
+    const entry *e = bsearch(&wanted, list, (size_t)count, sizeof *list, compare);
+    return e ? e->task : -1;
+}
+
+/* Kinds that have no predecessor here follow in their device's order only. */
+static int before_task(const gpp_trace *trace, const entry *list, const gpp_trace_task *t)
+{
+    gpp_trace_task key = {
+        .step = t->step, .kind = t->kind, .micro_batch = t->micro_batch, .partition = t->partition};
+    int found = -1;
+    switch (t->kind) {
+    case 'F':
+        key.partition--;
+        return find(list, trace->tasks, key);
+    case 'B':
+    case 'N':
+        key.partition++;
+        found = find(list, trace->tasks, key);
+        key.partition = t->partition;
+        static const char origin[] = "LS";
+        for (int k = 0; origin[k] && found < 0 && t->kind == 'B'; k++) {
+            key.kind = origin[k];
+            found = find(list, trace->tasks, key);
+        }
+        return found;
+    case 'U':
+        key.kind = 'N';
+        key.partition = 0;
+        return find(list, trace->tasks, key);
+    case 'L':
+    case 'O':
+        key.kind = 'F';
+        return find(list, trace->tasks, key);
+    case 'W':
+        key.kind = 'B';
+        return find(list, trace->tasks, key);
+    default:
+        return -1;
+    }
+}
+
+gpp_status gpp__trace_links(const gpp_trace *trace, int before[], gpp_error *err)
+{
+    entry *list = calloc((size_t)trace->tasks + 1, sizeof *list);
+    if (!list)
+        return gpp__fail(err, GPP_ENOMEM, "%d tasks", trace->tasks);
+    for (int k = 0; k < trace->tasks; k++)
+        list[k] = (entry){trace->task[k], k};
+    qsort(list, (size_t)trace->tasks, sizeof *list, compare);
+    for (int k = 0; k < trace->tasks; k++) {
+        before[k] = before_task(trace, list, &trace->task[k]);
+        if (before[k] >= k ||
+            (before[k] >= 0 && trace->task[before[k]].end_ms > trace->task[k].start_ms))
+            before[k] = -1;
+    }
+    free(list);
+    return GPP_OK;
+}

@@ -1,0 +1,194 @@
+/*
+ * include/gridpipe/trace.h: what steps did: every task with its times and bytes, written for the
+ * viewers of others, read back, and summed up.
+ *
+ *     gpp_trace *trace;
+ *     gpp_pipe_record(pipe, 3, &err);                     (the next three steps)
+ *     ... three times gpp_pipe_step ...
+ *     gpp_pipe_trace(pipe, &trace, &err);
+ *     gpp_trace_write(trace, "steps.json", GPP_TRACE_CHROME, &err);
+ *     gpp_trace_free(trace);
+ *
+ * A trace is plain data: programs may make or change one. What is given to the functions here is
+ * checked first, so they refuse what does not fit together and never read out of bounds.
+ *
+ * The formats are described in docs/traces.md.
+ */
+#ifndef GRIDPIPE_TRACE_H
+#define GRIDPIPE_TRACE_H
+
+#include <gridpipe/pipe.h>
+#include <gridpipe/plan.h>
+
+GPP_BEGIN_DECLS
+
+/* --- a trace ---------------------------------------------------------------------------------- */
+
+/** A task that ran. Times in milliseconds from the begin of the first step. */
+typedef struct gpp_trace_task {
+    char kind; /* 'F' forward, 'R' recompute, 'B' backward, 'L' loss, 'U' update, ...: letters of
+                  the pictures */
+    int step;  /* index into gpp_trace.step */
+    int micro_batch; /* -1: of none ('U', 'N') */
+    int partition;
+    int first_layer, last_layer; /* of the partition; last < first: it has none */
+    int device;
+    int worker;      /* of the task runtime */
+    double ready_ms; /* all it needed was done, and it came into its device's queue */
+    double start_ms, end_ms;
+    size_t read_bytes, written_bytes; /* of buffers that it reads, and writes, by plan */
+    size_t fetched_bytes; /* of those it reads: what was on another memory node only, by plan */
+} gpp_trace_task;
+
+typedef struct gpp_trace_device {
+    char *name;     /* "cpu:0" */
+    int threads;    /* cores it uses */
+    int node;       /* its memory node */
+    size_t planned; /* bytes, as gpp_pipe_memory gives them */
+    size_t peak;
+} gpp_trace_device;
+
+/** A step, or another call that ran tasks: gradients, an evaluation, an update, ... */
+typedef struct gpp_trace_step {
+    double begin_ms; /* its first task was about to be submitted */
+    double end_ms;   /* all its tasks had ended */
+    int micro_batches;
+    gpp_status status; /* of a step that has failed; tasks that did not run then are not listed */
+} gpp_trace_step;
+
+/** What the runtime says it has moved between two memory nodes in a step: totals, for StarPU 1.3
+ * has no times of single transfers. It reports none where there is one memory node, or where the
+ * application has started it. */
+typedef struct gpp_trace_link {
+    int step, from, to; /* memory nodes */
+    size_t bytes;
+    int transfers;
+} gpp_trace_link;
+
+typedef struct gpp_trace {
+    int layers, partitions, devices, steps, tasks, links, points;
+    gpp_trace_device *device;  /* [devices] */
+    gpp_trace_step *step;      /* [steps] ascending by begin_ms */
+    gpp_trace_task *task;      /* [tasks] ascending by start_ms */
+    gpp_trace_link *link;      /* [links] */
+    gpp_forecast_point *point; /* [points] bytes of buffers on a device that somebody still needs,
+                                  from a time on; ascending */
+} gpp_trace;
+
+/**
+ * Note every task of the next `steps` steps (calls that run tasks: gpp_pipe_step, _gradients,
+ * _forward, _backward, _update, _evaluate). What was noted before is forgotten.
+ *
+ * Memory is taken when a step begins, about 100 bytes a task; a step for which there is none fails
+ * with GPP_ENOMEM before it has begun. Steps beyond the last cost nothing.
+ *
+ * @param steps  >= 0; 0 stops
+ * @return GPP_OK, GPP_EINVAL, GPP_ENOMEM
+ */
+GPP_API gpp_status gpp_pipe_record(gpp_pipe *pipe, int steps, gpp_error *err);
+
+/**
+ * What has been noted so far.
+ * @param trace  out; NULL on failure. It is the caller's: release with gpp_trace_free
+ * @return GPP_OK, GPP_ESTATE (nothing has been noted), GPP_ENOMEM
+ */
+GPP_API gpp_status gpp_pipe_trace(const gpp_pipe *pipe, gpp_trace **trace, gpp_error *err);
+
+/** NULL is fine. */
+GPP_API void gpp_trace_free(gpp_trace *trace);
+
+/* --- as files --------------------------------------------------------------------------------- */
+
+typedef enum gpp_trace_format {
+    GPP_TRACE_CSV = 0,    /* a line a task; the form that is read back */
+    GPP_TRACE_CHROME = 1, /* JSON for chrome://tracing and ui.perfetto.dev */
+    GPP_TRACE_PAJE = 2,   /* for ViTE and pajeng */
+    GPP_TRACE_SVG = 3,    /* a picture: rows devices, to scale in time, with bytes over time */
+} gpp_trace_format;
+
+/** The format for a file name by its end: .csv, .json, .paje or .trace, .svg.
+ * @return GPP_OK or GPP_EINVAL (the message lists them) */
+GPP_API gpp_status gpp_trace_format_of(const char *path, gpp_trace_format *format, gpp_error *err);
+
+/** @param text  out: release it with gpp_string_free
+ * @return GPP_OK, GPP_EINVAL (a trace that contradicts itself; no such format), GPP_ENOMEM */
+GPP_API gpp_status gpp_trace_text(const gpp_trace *trace, gpp_trace_format format, char **text,
+                                  gpp_error *err);
+/** The same into a file, which is replaced. @return also GPP_EIO */
+GPP_API gpp_status gpp_trace_write(const gpp_trace *trace, const char *path,
+                                   gpp_trace_format format, gpp_error *err);
+/**
+ * Read a CSV file.
+ * @param trace  out; NULL on failure. Release with gpp_trace_free
+ * @return GPP_OK, GPP_ENOENT, GPP_EIO, GPP_ESYNTAX (not a trace, or one that contradicts itself:
+ * the message names the line), GPP_ENOMEM
+ */
+GPP_API gpp_status gpp_trace_read(gpp_trace **trace, const char *path, gpp_error *err);
+
+/* --- summed up -------------------------------------------------------------------------------- */
+
+/** What a device did in a step. The eight parts from busy to drain add up to the time it had. */
+typedef struct gpp_trace_share {
+    double span_ms;      /* the step's length; where steps overlap, what of it is the device's */
+    double busy_ms;      /* it ran tasks */
+    double warm_up_ms;   /* idle before its first task */
+    double transfer_ms;  /* idle, its next task ready but for data on another memory node */
+    double runtime_ms;   /* idle, its next task ready and its data there */
+    double imbalance_ms; /* idle, its next task not ready, as far as it would have been had every
+                            partition's tasks of a kind taken the same time */
+    double data_ms;      /* idle, its next task not ready, otherwise: the order has it wait */
+    double drain_ms;     /* idle after its last task */
+    int tasks;
+} gpp_trace_share;
+
+/** Tasks of a kind of a partition, over all steps. */
+typedef struct gpp_trace_cell {
+    char kind;
+    int partition, count;
+    double mean_ms, least_ms, most_ms;
+    double planned_ms; /* mean of the same tasks in the forecast; NAN: not known */
+} gpp_trace_cell;
+
+typedef struct gpp_trace_report {
+    const gpp_trace *trace;
+    double *step_ms;        /* [steps] from the start of its first task to the end of its last */
+    double *bound_ms;       /* [steps] the same with nothing but tasks and what they wait for */
+    double *gap_ms;         /* [steps] from the end of the last task of the step before to the start
+                               of its first; negative: they overlap; 0 for the first */
+    gpp_trace_share *share; /* [steps][devices] */
+    gpp_trace_share *all;   /* [devices] of all steps together */
+    int cells;
+    gpp_trace_cell *cell; /* [cells] by kind, then partition */
+    double planned_ms;    /* of a step, by the forecast; NAN: there is none */
+} gpp_trace_report;
+
+/**
+ * Sum up a trace.
+ *
+ * What tasks wait for is taken from what they are: a forward for that of the partition before, a
+ * backward for that of the partition behind, or the loss. Imbalance is found by running every
+ * step's tasks once more in their order with the mean time of their kind.
+ *
+ * @param report    out; release with gpp_trace_report_free. It points into the trace, which must
+ *                  outlive it
+ * @param forecast  of the same pipe (gpp_forecast_new): its cells' times are put beside the
+ *                  measured ones; NULL: none
+ * @return GPP_OK, GPP_EINVAL (a trace that contradicts itself, a forecast with other partitions),
+ *         GPP_ENOMEM
+ */
+GPP_API gpp_status gpp_trace_report_new(gpp_trace_report **report, const gpp_trace *trace,
+                                        const gpp_forecast *forecast, gpp_error *err);
+/** NULL is fine. */
+GPP_API void gpp_trace_report_free(gpp_trace_report *report);
+
+typedef enum gpp_trace_report_form {
+    GPP_TRACE_REPORT_TEXT = 0,
+    GPP_TRACE_REPORT_JSON = 1,
+} gpp_trace_report_form;
+
+/** @param text  out: release it with gpp_string_free @return GPP_OK, GPP_EINVAL, GPP_ENOMEM */
+GPP_API gpp_status gpp_trace_report_text(const gpp_trace_report *report, gpp_trace_report_form form,
+                                         char **text, gpp_error *err);
+
+GPP_END_DECLS
+#endif
