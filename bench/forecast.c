@@ -3,8 +3,8 @@
  * real models (workloads.h) by gpp_forecast_new, and what a pipe then does.
  *
  * Profiles are taken once for each number of partitions and rows of a micro-batch, with that many
- * devices at work. For an activation budget, half of what keeping everything takes is given, or
- * what is needed at least.
+ * devices at work, and with one alone. For an activation budget, half of what keeping everything
+ * takes is given, or what is needed at least.
  */
 #include <math.h>
 #include <stdio.h>
@@ -56,7 +56,9 @@ typedef struct arrangement {
     const bench_workload *workload;
     const gpp_model *model;
     gpp_pipe_options options;
-    const gpp_profile *profile;
+    const gpp_profile *profile[2]; /* with all devices at work; of the first alone, where there are
+                                      others */
+    int profiles;
 } arrangement;
 
 /* The pipe's devices for `n` partitions: names that live as long as the pipe. */
@@ -71,7 +73,7 @@ static gpp_pipe *name_devices(const arrangement *a, gpp_pipe_info *info)
     return pipe;
 }
 
-static gpp_profile *take_profile(const arrangement *a, double seconds)
+static gpp_profile *take_profile(const arrangement *a, bool alone, double seconds)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_info info;
@@ -81,8 +83,8 @@ static gpp_profile *take_profile(const arrangement *a, double seconds)
     int64_t rows, last;
     gpp__chunk(a->options.batch, a->options.chunks, &rows, &last);
     o.device = info.device_name[0];
-    o.beside = info.devices > 1 ? info.device_name + 1 : NULL;
-    o.beside_count = info.devices - 1;
+    o.beside = info.devices > 1 && !alone ? info.device_name + 1 : NULL;
+    o.beside_count = o.beside ? info.devices - 1 : 0;
     o.timeout_ms = 1e3 * seconds;
     bench_check(gpp_profile_new(&profile, a->model, rows, &o, &err), &err);
     gpp_pipe_free(pipe);
@@ -94,8 +96,8 @@ static gpp_forecast *forecast_of(const arrangement *a)
     gpp_error err = GPP_ERROR_INIT;
     gpp_forecast_options o = GPP_FORECAST_OPTIONS_INIT;
     gpp_forecast *f;
-    o.profile = &a->profile;
-    o.profiles = 1;
+    o.profile = a->profile;
+    o.profiles = a->profiles;
     bench_check(gpp_forecast_new(&f, a->model, &a->options, &o, &err), &err);
     return f;
 }
@@ -194,7 +196,7 @@ static void measure_modes(const settings *s, const bench_report *report, arrange
             continue;
         a.options.checkpoint = (gpp_checkpoint)mode;
         a.options.activation_limit = 0;
-        a.options.profile = mode == GPP_CHECKPOINT_BUDGET ? a.profile : NULL;
+        a.options.profile = mode == GPP_CHECKPOINT_BUDGET ? a.profile[0] : NULL;
         if (mode == GPP_CHECKPOINT_BUDGET)
             a.options.activation_limit = enough(a, half_of_all(&a));
         measure(report, &a, budget, off);
@@ -216,10 +218,13 @@ static void measure_model(const settings *s, const bench_workload *w)
             a.options = bench_workload_options(w, s->n.value[k]);
             a.options.batch = s->batch ? s->batch : w->batch;
             a.options.chunks = s->chunks.value[c];
-            gpp_profile *profile = take_profile(&a, s->seconds);
-            a.profile = profile;
+            gpp_profile *profile[2] = {NULL, NULL};
+            a.profiles = a.options.partitions > 1 ? 2 : 1;
+            for (int p = 0; p < a.profiles; p++)
+                a.profile[p] = profile[p] = take_profile(&a, p == 1, s->seconds);
             measure_modes(s, &report, a, &off);
-            gpp_profile_free(profile);
+            gpp_profile_free(profile[0]);
+            gpp_profile_free(profile[1]);
         }
     bench_report_note(&report,
                       "%d of %d times within 10 %% (worst %.1f %%), %d of %d bytes within 5 %% "

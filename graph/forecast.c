@@ -15,6 +15,7 @@
 #include "balance/simulate.h"
 #include "codelets/program_ports.h"
 #include "codelets/program_times.h"
+#include "graph/forecast_times.h"
 #include "graph/pipe.h"
 
 /* Times of the cells of one number of rows. */
@@ -27,7 +28,11 @@ typedef struct forecaster {
     const gpp_forecast_options *options;
     gpp_pipe *pipe;
     gpp__exec step;
-    gpp_profile **own; /* [devices] taken here, for the devices that have none given */
+    gpp__profile_list list; /* those given, or those taken here: */
+    gpp_profile **own;      /* [owned] */
+    int owned;
+    double *busy, *speed; /* [devices] part of its working time in which others work, too; bytes it
+                             reads and writes in a microsecond */
     cell_times full, last;
     double *room;            /* of both */
     gpp__sim_task *task;     /* [tasks] */
@@ -86,94 +91,44 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
     return GPP_OK;
 }
 
-/* --- times of operators ----------------------------------------------------------------------- */
+/* --- profiles --------------------------------------------------------------------------------- */
 
-/* Rows of the first mini-batch there is. */
-static int64_t rows_of(const int64_t rows[GPP__BATCHES])
+static gpp_status enlist(forecaster *f, const gpp_profile *p, gpp_error *err)
 {
-    int b = 0;
-    while (b < GPP__BATCHES - 1 && rows[b] == 0)
-        b++;
-    return rows[b];
-}
-
-static bool suits(const forecaster *f, const gpp_profile *p, int device)
-{
-    return p->threads == f->pipe->device_threads[device];
-}
-
-/* A given profile for a device that has as many cores, was measured beside about as many others,
- * and has the next number of rows at or below (above) `rows`. */
-static const gpp_profile *next_profile(const forecaster *f, int device, int64_t rows, bool above)
-{
-    const gpp_profile *best = NULL;
-    for (int k = 0; k < f->options->profiles; k++) {
-        const gpp_profile *p = f->options->profile[k];
-        int64_t r = rows_of(p->rows), b = best ? rows_of(best->rows) : 0;
-        if (!suits(f, p, device) || (above ? r < rows : r > rows))
-            continue;
-        int apart = abs(p->beside - (f->pipe->devices - 1));
-        bool nearer = !best || (above ? r < b : r > b);
-        bool truer = best && r == b && apart < abs(best->beside - (f->pipe->devices - 1));
-        if (nearer || truer)
-            best = p;
+    gpp__profile_list *l = &f->list;
+    if (l->count == l->room) {
+        int room = 2 * l->room + 8;
+        const gpp_profile **grown = realloc(l->profile, (size_t)room * sizeof *grown);
+        if (!grown)
+            return gpp__fail(err, GPP_ENOMEM, "%d profiles", room);
+        l->profile = grown;
+        l->room = room;
     }
-    return best;
+    l->profile[l->count++] = p;
+    return GPP_OK;
 }
 
-/* The profile that says most about a device, and, where rows lie between, the other one. */
-static const gpp_profile *find_profile(const forecaster *f, int device, int64_t rows,
-                                       const gpp_profile **other)
+static gpp_status take_given(forecaster *f, gpp_error *err)
 {
-    const gpp_profile *below = next_profile(f, device, rows, false),
-                      *above = next_profile(f, device, rows, true);
-    *other = NULL;
-    if (!below && !above)
-        return f->own[device];
-    if (below && above && rows_of(above->rows) > rows_of(below->rows))
-        *other = above;
-    return below ? below : above;
-}
-
-/* Times for `rows`: on the line through two profiles, or in proportion to one. */
-static void scale_times(const gpp_profile *a, const gpp_profile *b, int64_t rows,
-                        gpp_operator_profile op[])
-{
-    double ra = (double)rows_of(a->rows), share = 0, factor = 1;
-    if (b)
-        share = ((double)rows - ra) / ((double)rows_of(b->rows) - ra);
-    else
-        factor = ra > 0 ? (double)rows / ra : 1;
-    for (int k = 0; k < a->operators; k++) {
-        const gpp_operator_profile *x = &a->op[k], *y = b ? &b->op[k] : x;
-        op[k] = *x;
-        op[k].forward_us = factor * (x->forward_us + share * (y->forward_us - x->forward_us));
-        op[k].keep_us = factor * (x->keep_us + share * (y->keep_us - x->keep_us));
-        op[k].backward_us = factor * (x->backward_us + share * (y->backward_us - x->backward_us));
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < f->options->profiles; k++) {
+        status = check_profile(f->pipe->model, f->options->profile[k], k, err);
+        if (status == GPP_OK)
+            status = enlist(f, f->options->profile[k], err);
     }
+    return status;
 }
 
-static bool has_profile(const forecaster *f, int device)
-{
-    for (int k = 0; k < f->options->profiles; k++)
-        if (suits(f, f->options->profile[k], device))
-            return true;
-    for (int d = 0; d < device; d++)
-        if (f->own[d] && suits(f, f->own[d], device)) {
-            return true;
-        }
-    return false;
-}
-
-/* On this device, while the pipe's others run the same. */
-static gpp_status take_profile(forecaster *f, int device, gpp_error *err)
+/* On this device, while the pipe's others run the same, or alone. */
+static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error *err)
 {
     gpp_pipe *p = f->pipe;
     gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    gpp_profile *profile;
     const char **beside = calloc((size_t)p->devices, sizeof *beside);
     if (!beside)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
-    for (int d = 0; d < p->devices; d++)
+    for (int d = 0; d < p->devices && !alone; d++)
         if (d != device)
             beside[o.beside_count++] = p->device_name[d];
     o.beside = o.beside_count ? beside : NULL;
@@ -182,35 +137,29 @@ static gpp_status take_profile(forecaster *f, int device, gpp_error *err)
     o.seed = p->seed;
     o.rows = f->step.full->rows.rows;
     gpp_status status =
-        gpp_profile_new(&f->own[device], f->pipe->model, rows_of(f->step.full->rows.rows), &o, err);
+        gpp_profile_new(&profile, p->model, gpp__profile_rows(f->step.full->rows.rows), &o, err);
     free(beside);
-    return status;
+    if (status != GPP_OK)
+        return status;
+    f->own[f->owned++] = profile;
+    return enlist(f, profile, err);
 }
 
-/* Devices with as many cores share a profile. */
+/* Devices with as many cores share profiles. */
 static gpp_status take_profiles(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    if (f->options->profiles)
-        for (int d = 0; d < f->pipe->devices; d++)
-            if (!has_profile(f, d))
-                return gpp__fail(err, GPP_EINVAL,
-                                 "no profile was taken on %d cores, as device %s has",
-                                 f->pipe->device_threads[d], f->pipe->device_name[d]);
-    for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++)
-        if (!has_profile(f, d))
-            status = take_profile(f, d, err);
+    for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++) {
+        if (gpp__profiles_have(&f->list, f->pipe->device_threads[d]))
+            continue;
+        if (f->options->profiles)
+            return gpp__fail(err, GPP_EINVAL, "no profile was taken on %d cores, as device %s has",
+                             f->pipe->device_threads[d], f->pipe->device_name[d]);
+        status = take_profile(f, d, false, err);
+        if (status == GPP_OK && f->pipe->devices > 1)
+            status = take_profile(f, d, true, err);
+    }
     return status;
-}
-
-static const gpp_profile *profile_of(const forecaster *f, int device, int64_t rows,
-                                     const gpp_profile **other)
-{
-    const gpp_profile *p = find_profile(f, device, rows, other);
-    for (int d = 0; !p && d < f->pipe->devices; d++)
-        if (f->own[d] && suits(f, f->own[d], device))
-            p = f->own[d];
-    return p;
 }
 
 /* --- times of cells --------------------------------------------------------------------------- */
@@ -223,24 +172,25 @@ static double forward_ms(const gpp__program *program, gpp__pass pass,
            (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
 }
 
-static gpp_status time_cells(const forecaster *f, const gpp__progset *set, cell_times *t,
-                             gpp_error *err)
+static gpp_status time_cells(forecaster *f, const gpp__progset *set, cell_times *t, gpp_error *err)
 {
     const gpp_pipe *p = f->pipe;
-    int64_t rows = rows_of(set->rows.rows);
+    int64_t rows = gpp__profile_rows(set->rows.rows);
     gpp_operator_profile *op = calloc((size_t)p->network->nodes + 1, sizeof *op);
     if (!op)
         return gpp__fail(err, GPP_ENOMEM, "times of %d operators", p->network->nodes);
     for (int j = 0; j < p->partitions; j++) {
-        const gpp_profile *other, *a = profile_of(f, p->device_of[j], rows, &other);
+        int d = p->device_of[j];
         const gpp__program *program = set->program[j];
-        scale_times(a, other, rows, op);
-        t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, a->bytes_per_us);
-        t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, a->bytes_per_us);
-        t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, a->bytes_per_us);
+        double speed = gpp__profiles_times(&f->list, p->device_threads[d], rows, p->devices - 1,
+                                           f->busy[d], op);
+        t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, speed);
+        t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, speed);
+        t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, speed);
         t->backward[j] = 1e-3 * (gpp__program_backward_us(program, op) +
-                                 gpp__program_backward_ports_us(program, a->bytes_per_us));
+                                 gpp__program_backward_ports_us(program, speed));
         t->weight[j] = 1e-3 * gpp__program_weight_us(program, op);
+        f->speed[d] = speed;
     }
     free(op);
     return GPP_OK;
@@ -248,8 +198,7 @@ static gpp_status time_cells(const forecaster *f, const gpp__progset *set, cell_
 
 static double copy_ms(const forecaster *f, int device, size_t bytes)
 {
-    const gpp_profile *other, *p = profile_of(f, device, rows_of(f->step.full->rows.rows), &other);
-    return p->bytes_per_us > 0 ? 1e-3 * (double)bytes / p->bytes_per_us : 0;
+    return f->speed[device] > 0 ? 1e-3 * (double)bytes / f->speed[device] : 0;
 }
 
 static double update_ms(const forecaster *f, int j)
@@ -294,12 +243,27 @@ static double task_ms(const forecaster *f, const gpp__task *t)
     }
 }
 
+static gpp_status make_room(forecaster *f, gpp_error *err)
+{
+    const gpp__plan *plan = f->step.plan;
+    size_t n = (size_t)f->pipe->partitions, devices = (size_t)f->pipe->devices;
+    f->own = calloc(2 * devices, sizeof *f->own);
+    f->room = calloc(10 * n + 2 * devices, sizeof *f->room);
+    f->task = calloc(plan->tasks + 1, sizeof *f->task);
+    f->buffer = calloc(plan->buffers + 1, sizeof *f->buffer);
+    if (!f->own || !f->room || !f->task || !f->buffer)
+        return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", plan->tasks);
+    f->busy = f->room + 10 * n;
+    f->speed = f->busy + devices;
+    for (size_t d = 0; d < devices; d++)
+        f->busy[d] = 1;
+    return GPP_OK;
+}
+
 static gpp_status time_all(forecaster *f, gpp_error *err)
 {
     size_t n = (size_t)f->pipe->partitions;
-    double *room = f->room = calloc(10 * n, sizeof *room);
-    if (!room)
-        return gpp__fail(err, GPP_ENOMEM, "times of %zu partitions", n);
+    double *room = f->room;
     f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
     room += 5 * n;
     f->last = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
@@ -345,27 +309,78 @@ static void fill_buffers(forecaster *f)
     }
 }
 
+static gpp_status make_links(forecaster *f, int nodes, gpp_error *err)
+{
+    size_t links = (size_t)nodes * (size_t)nodes;
+    f->link = calloc(links, sizeof *f->link);
+    if (!f->link)
+        return gpp__fail(err, GPP_ENOMEM, "links of %d memory nodes", nodes);
+    for (size_t k = 0; k < links; k++)
+        f->link[k] = (gpp__sim_link){f->options->link_us, f->options->bytes_per_us};
+    return GPP_OK;
+}
+
 static gpp_status simulate(forecaster *f, gpp_error *err)
 {
     const gpp__plan *plan = f->step.plan;
     int nodes = count_nodes(f);
-    size_t links = (size_t)nodes * (size_t)nodes;
-    f->task = calloc(plan->tasks + 1, sizeof *f->task);
-    f->buffer = calloc(plan->buffers + 1, sizeof *f->buffer);
-    f->link = calloc(links, sizeof *f->link);
-    if (!f->task || !f->buffer || !f->link)
-        return gpp__fail(err, GPP_ENOMEM, "simulation of %zu tasks", plan->tasks);
+    gpp_status status = f->link ? GPP_OK : make_links(f, nodes, err);
+    if (status != GPP_OK)
+        return status;
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
         f->task[k] = (gpp__sim_task){t->device, t->access_count, t->access,
                                      task_ms(f, t) + 1e-3 * f->options->task_us};
     }
     fill_buffers(f);
-    for (size_t k = 0; k < links; k++)
-        f->link[k] = (gpp__sim_link){f->options->link_us, f->options->bytes_per_us};
+    gpp__sim_release(&f->result);
     gpp__sim_spec spec = {f->pipe->devices, nodes,   f->node_of, plan->tasks,
                           plan->buffers,    f->task, f->buffer,  f->link};
     return gpp__simulate(&spec, &f->result, err);
+}
+
+/* Milliseconds in which devices a and b both work: along both tables at once. */
+static double both_busy(const forecaster *f, int a, int b)
+{
+    const gpp__plan *plan = f->step.plan;
+    const double *start = f->result.start_ms, *stop = f->result.stop_ms;
+    double ms = 0;
+    for (size_t k = 0, q = 0; k < plan->count[a] && q < plan->count[b];) {
+        int32_t x = plan->table[a][k], y = plan->table[b][q];
+        double from = start[x] > start[y] ? start[x] : start[y];
+        double to = stop[x] < stop[y] ? stop[x] : stop[y];
+        ms += to > from ? to - from : 0;
+        *(stop[x] < stop[y] ? &k : &q) += 1;
+    }
+    return ms;
+}
+
+static void share_busy(forecaster *f)
+{
+    int devices = f->pipe->devices;
+    for (int d = 0; d < devices; d++) {
+        double own = f->result.device[d].busy_ms, both = 0;
+        for (int e = 0; e < devices; e++)
+            both += e == d ? 0 : both_busy(f, d, e);
+        f->busy[d] = own > 0 && devices > 1 ? both / own / (devices - 1) : 1;
+        f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
+    }
+}
+
+/* How long tasks take depends on what else runs meanwhile, and the other way round. It settles
+ * fast: a device in company is slower by tenths, not by times. */
+static gpp_status settle(forecaster *f, gpp_error *err)
+{
+    enum { ROUNDS = 4 };
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < ROUNDS; k++) {
+        if (k > 0)
+            share_busy(f);
+        status = time_all(f, err);
+        if (status == GPP_OK)
+            status = simulate(f, err);
+    }
+    return status;
 }
 
 /* --- the forecast ----------------------------------------------------------------------------- */
@@ -461,29 +476,25 @@ static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
     gpp__batch rows;
     for (int b = 0; b < GPP__BATCHES; b++)
         rows.rows[b] = b < f->pipe->batches ? f->pipe_options->batch : 0;
-    gpp_status status = GPP_OK;
-    for (int k = 0; status == GPP_OK && k < f->options->profiles; k++)
-        status = check_profile(f->pipe->model, f->options->profile[k], k, err);
+    gpp_status status = take_given(f, err);
     if (status == GPP_OK)
         status = place_nodes(f, err);
     if (status == GPP_OK)
         status = gpp__exec_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
-    f->own = calloc((size_t)f->pipe->devices, sizeof *f->own);
-    if (status == GPP_OK && !f->own)
-        status = gpp__fail(err, GPP_ENOMEM, "%d devices", f->pipe->devices);
+    if (status == GPP_OK)
+        status = make_room(f, err);
     if (status == GPP_OK)
         status = take_profiles(f, err);
     if (status == GPP_OK)
-        status = time_all(f, err);
-    if (status == GPP_OK)
-        status = simulate(f, err);
+        status = settle(f, err);
     return status == GPP_OK ? write_forecast(f, forecast, err) : status;
 }
 
 static void release(forecaster *f)
 {
-    for (int d = 0; f->own && d < f->pipe->devices; d++)
-        gpp_profile_free(f->own[d]);
+    for (int k = 0; k < f->owned; k++)
+        gpp_profile_free(f->own[k]);
+    free(f->list.profile);
     gpp__sim_release(&f->result);
     free(f->own);
     free(f->room);

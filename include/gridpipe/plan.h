@@ -76,7 +76,10 @@ typedef struct gpp_forecast_options {
                                           devices with as many cores as the pipe's, with rows like
                                           its micro-batches'. For other rows, times between two
                                           profiles are taken from the line through them, others in
-                                          proportion to the nearest. NULL: they are taken now */
+                                          proportion to the nearest. Where there are
+                                          profiles taken alone and beside other devices, times lie
+                                          between, as far as the others are busy. NULL: they are
+                                          taken now */
     int profiles;
     double timeout_ms;  /* of a profile that is taken now */
     double task_us;     /* the runtime's own time for each task */
