@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(overhead efficiency step layers solve forecast)
+names=(overhead efficiency step layers solve forecast plan schedules)
 
 usage() {
     cat <<END
@@ -17,6 +17,8 @@ usage: bash bench/run.sh NAME [--json] [--quick] [more options]
   layers      every operator alone on one core: its rate beside what the machine can do
   solve       cutting 1,000 layers into 64 partitions by each solver
   forecast    predicted training steps beside measured ones: time and memory
+  plan        the pipe the planner chooses, measured beside all others
+  schedules   the orders of tasks side by side: time, bound and memory
 
   --json      one JSON object a line instead of tables
   --quick     a short run

@@ -137,7 +137,7 @@ static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error 
     o.seed = p->seed;
     o.rows = f->step.full->rows.rows;
     gpp_status status =
-        gpp_profile_new(&profile, p->model, gpp__profile_rows(f->step.full->rows.rows), &o, err);
+        gpp_profile_new(&profile, p->model, gpp__first_rows(f->step.full->rows.rows), &o, err);
     free(beside);
     if (status != GPP_OK)
         return status;
@@ -175,7 +175,7 @@ static double forward_ms(const gpp__program *program, gpp__pass pass,
 static gpp_status time_cells(forecaster *f, const gpp__progset *set, cell_times *t, gpp_error *err)
 {
     const gpp_pipe *p = f->pipe;
-    int64_t rows = gpp__profile_rows(set->rows.rows);
+    int64_t rows = gpp__first_rows(set->rows.rows);
     gpp_operator_profile *op = calloc((size_t)p->network->nodes + 1, sizeof *op);
     if (!op)
         return gpp__fail(err, GPP_ENOMEM, "times of %d operators", p->network->nodes);

@@ -18,7 +18,7 @@ bool gpp__profiles_have(const gpp__profile_list *list, int threads)
     return false;
 }
 
-int64_t gpp__profile_rows(const int64_t rows[GPP_MAX_BATCHES])
+int64_t gpp__first_rows(const int64_t rows[GPP_MAX_BATCHES])
 {
     int b = 0;
     while (b < GPP_MAX_BATCHES - 1 && rows[b] == 0)
@@ -45,7 +45,7 @@ static const gpp_profile *next_to(const gpp__profile_list *list, int threads, in
     const gpp_profile *best = NULL;
     for (int k = 0; k < list->count; k++) {
         const gpp_profile *p = list->profile[k];
-        int64_t r = gpp__profile_rows(p->rows), b = best ? gpp__profile_rows(best->rows) : 0;
+        int64_t r = gpp__first_rows(p->rows), b = best ? gpp__first_rows(best->rows) : 0;
         if (p->threads != threads || p->beside != beside || (above ? r < rows : r > rows))
             continue;
         if (!best || (above ? r < b : r > b))
@@ -75,12 +75,10 @@ static void add_times(const gpp__profile_list *list, int threads, int beside, in
     const gpp_profile *below = next_to(list, threads, beside, rows, false),
                       *above = next_to(list, threads, beside, rows, true);
     const gpp_profile *a = below ? below : above;
-    double ra = (double)gpp__profile_rows(a->rows);
+    double ra = (double)gpp__first_rows(a->rows);
     gpp_operator_profile now = a->op[k];
-    if (below && above && above != below &&
-        gpp__profile_rows(above->rows) > gpp__profile_rows(a->rows))
-        mix(&now, &above->op[k],
-            ((double)rows - ra) / ((double)gpp__profile_rows(above->rows) - ra));
+    if (below && above && above != below && gpp__first_rows(above->rows) > gpp__first_rows(a->rows))
+        mix(&now, &above->op[k], ((double)rows - ra) / ((double)gpp__first_rows(above->rows) - ra));
     else
         scale(&now, ra > 0 ? (double)rows / ra : 1);
     op->forward_us += part * now.forward_us;

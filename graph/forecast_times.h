@@ -17,7 +17,7 @@ typedef struct gpp__profile_list {
 /** A profile was taken on so many cores. */
 bool gpp__profiles_have(const gpp__profile_list *list, int threads);
 /** Rows of the first mini-batch there is. */
-int64_t gpp__profile_rows(const int64_t rows[GPP_MAX_BATCHES]);
+int64_t gpp__first_rows(const int64_t rows[GPP_MAX_BATCHES]);
 
 /**
  * Times between those of a device alone (beside 0), where there is such a profile, and those beside

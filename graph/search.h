@@ -1,7 +1,8 @@
 /*
- * graph/search.h: the search for the fastest pipe (gpp_plan_search), shared by search.c (what is
- * asked for, the table), search_sites.c (devices and profiles), search_cut.c (where to cut),
- * search_least.c (what would fit when nothing does) and search_words.c (the reasons, in words).
+ * graph/search.h: the search for the fastest pipe (gpp_plan_search), shared by search_check.c
+ * (what is asked for), search.c (what is tried, the table), search_sites.c (devices and profiles),
+ * search_trial.c (one pipe), search_costs.c and search_cut.c (where to cut), search_least.c (what
+ * would fit when nothing does) and search_words.c (the reasons, in words).
  */
 #ifndef GPP_GRAPH_SEARCH_H
 #define GPP_GRAPH_SEARCH_H
@@ -91,6 +92,11 @@ typedef struct gpp__choice {
     gpp_checkpoint checkpoint;
 } gpp__choice;
 
+/* --- search_check.c */
+
+gpp_status gpp__search_check(const gpp_model *model, const gpp_pipe_options *pipe,
+                             const gpp_plan_options *options, gpp_error *err);
+
 /* --- search.c */
 
 /** All ways to cut a mini-batch that are different. @param pieces out: free it */
@@ -114,10 +120,44 @@ const gpp_profile *gpp__site_profile(const gpp__site *site, int threads, int64_t
 /** Rows of the micro-batches a profile was taken of. */
 int64_t gpp__profile_rows(const gpp_profile *profile);
 
-/* --- search_cut.c */
+/* --- search_trial.c */
 
 gpp_status gpp__trial_init(gpp__trial *trial, const gpp__site *site, gpp_error *err);
 void gpp__trial_release(gpp__trial *trial);
+void gpp__trial_swap(gpp__trial *a, gpp__trial *b);
+/** Whether it is within the limit, which may be none. */
+bool gpp__trial_fits(const gpp__search *search, const gpp__trial *trial);
+/** The step with the trial's cut, by forecast. @return as gpp_forecast_new; GPP_ENOMEM is not
+ * recorded where it says that a budget has no plan */
+gpp_status gpp__trial_foresee(const gpp__choice *choice, gpp__trial *trial, gpp_error *err);
+/** The bytes alone, by its plan, in a mode without a budget. */
+gpp_status gpp__trial_plan(const gpp__choice *choice, gpp__trial *trial, gpp_error *err);
+/** The same in modes first ... last. @param trial  by mode; all of the same cut */
+gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,
+                            gpp__trial trial[], gpp_error *err);
+
+/* --- search_costs.c */
+
+typedef struct gpp__search_costs {
+    gpp_cut_costs cut;
+    gpp_device_cost *device; /* [partitions] */
+    double *time;            /* [partitions][layers] */
+    size_t *boundary, *tape; /* [layers] */
+    gpp_skip_cost *skip;
+    int *tapes, *boundaries; /* [partitions] */
+    int *sharers;            /* [devices] partitions there */
+} gpp__search_costs;
+
+gpp_status gpp__search_costs_init(gpp__search_costs *costs, const gpp__choice *choice,
+                                  gpp_error *err);
+void gpp__search_costs_release(gpp__search_costs *costs);
+/** Bytes of layers a ... b-1 as partition j, as gpp_balance_exact counts them. */
+double gpp__search_costs_bytes(const gpp__search_costs *costs, int j, int a, int b);
+/** Every layer may be where this cut puts it. */
+bool gpp__search_costs_allow(const gpp__search_costs *costs, const int balance[]);
+
+/* --- search_cut.c */
+
 void gpp__leanest_free(gpp__leanest *leanest);
 
 /**
@@ -133,9 +173,6 @@ gpp_status gpp__choice_cut(const gpp__choice *choice, gpp__trial *trial, bool *f
  * GPP_CHECKPOINT_BUDGET.
  */
 gpp_status gpp__choice_fits(const gpp__choice *choice, bool *fits, gpp_error *err);
-/** Whether it is within the limit, which may be none. */
-bool gpp__trial_fits(const gpp__search *search, const gpp__trial *trial);
-
 /* --- search_least.c */
 
 /** When nothing fits: the limit and the mini-batch that would. @param table  has the limit */

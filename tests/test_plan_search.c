@@ -115,7 +115,7 @@ static void set_times(gpp_profile *p, const gpp_model *model, price_fn price)
         l->backward_us += 2 * us;
     }
     p->threads = 1;
-    p->bytes_per_us = 1e4;
+    p->bytes_per_us = 1e9;
 }
 
 static void add_profile(rig *r, int64_t rows, price_fn price)
