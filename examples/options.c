@@ -17,6 +17,7 @@ static const char help[] =
     "  --chunks M         micro-batches that a mini-batch is cut into (4)\n"
     "  --checkpoint MODE  always, except_last or never: which micro-batches are recomputed\n"
     "                     instead of kept (except_last)\n"
+    "  --pipeline NAME    order of tasks: gpipe, 1f1b, interleaved, zb-h1 or auto (gpipe)\n"
     "  --balance A,B,...  layers of each partition, 11 in all (4,7 for two, else automatic)\n"
     "  --batch B          images of a mini-batch (256)\n"
     "  --epochs E         times to go through all images (3)\n"
@@ -26,7 +27,20 @@ static const char help[] =
     "  --limit N          train on the first N images only\n"
     "  --help             this text\n";
 
-enum choice { PARTITIONS, CHUNKS, CHECKPOINT, BALANCE, BATCH, EPOCHS, LR, SEED, DATA, LIMIT, HELP };
+enum choice {
+    PARTITIONS,
+    CHUNKS,
+    CHECKPOINT,
+    BALANCE,
+    BATCH,
+    EPOCHS,
+    LR,
+    SEED,
+    DATA,
+    LIMIT,
+    PIPELINE,
+    HELP
+};
 
 static const struct option known[] = {
     {"partitions", required_argument, NULL, PARTITIONS},
@@ -39,6 +53,7 @@ static const struct option known[] = {
     {"seed", required_argument, NULL, SEED},
     {"data", required_argument, NULL, DATA},
     {"limit", required_argument, NULL, LIMIT},
+    {"pipeline", required_argument, NULL, PIPELINE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -116,6 +131,9 @@ static void read_one(options *o, int which, const char *text, int *balanced)
         return;
     case CHECKPOINT:
         o->checkpoint = mode(text);
+        return;
+    case PIPELINE:
+        o->pipeline = text;
         return;
     case BALANCE:
         *balanced = layer_counts(text, o->balance);

@@ -19,6 +19,7 @@ static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_DEVICES] = "devices",
     [TOOL_MEMORY] = "memory_limit",
     [TOOL_ASCENDING] = "ascending_backward",
+    [TOOL_PIPELINE] = "pipeline",
 };
 
 void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
@@ -50,14 +51,17 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          "that a device may need, such as 67108864, 64M or\n1.5G (none)", 0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
+        {"pipeline", TOOL_WORD, NULL, "NAME",
+         "the order of tasks: gpipe, 1f1b, interleaved, zb-h1,\nauto, or \"table:...\" (gpipe)", 0,
+         0},
         {"pipe", TOOL_WORD, NULL, "TEXT",
          "these together: \"balance=3,3 chunks=4\n"
          "checkpoint=never deferred_batch_norm=0\"",
          0, 0},
     };
     static const int key_of[TOOL_PIPE_KEYS] = {
-        TOOL_PARTS,  TOOL_BALANCE,  TOOL_CHUNKS,  TOOL_CHECKPOINT, TOOL_ACTIVATIONS,
-        TOOL_BUDGET, TOOL_DEFERRED, TOOL_DEVICES, TOOL_MEMORY,     TOOL_ASCENDING};
+        TOOL_PARTS,    TOOL_BALANCE, TOOL_CHUNKS, TOOL_CHECKPOINT, TOOL_ACTIVATIONS, TOOL_BUDGET,
+        TOOL_DEFERRED, TOOL_DEVICES, TOOL_MEMORY, TOOL_ASCENDING,  TOOL_PIPELINE};
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
@@ -116,6 +120,14 @@ static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
         p->balance[0] = 0;
     p->partitions = status == GPP_OK ? count : p->partitions;
     return status;
+}
+
+static gpp_status set_pipeline(tool_pipe *p, const char *text, gpp_error *err)
+{
+    if (!*text || strlen(text) >= sizeof p->pipeline)
+        return wrong(err, TOOL_PIPELINE, "a name or a table, not as long", text);
+    strcpy(p->pipeline, text);
+    return GPP_OK;
 }
 
 /* Semicolons part devices, as commas are in their names. */
@@ -185,6 +197,8 @@ static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
         return set_bytes(err, key, text, &p->memory_limit);
     case TOOL_ACTIVATIONS:
         return set_bytes(err, key, text, &p->activation_limit);
+    case TOOL_PIPELINE:
+        return set_pipeline(p, text, err);
     default:
         return set_flag(err, key, text, &p->ascending);
     }
@@ -267,6 +281,7 @@ void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
     o->memory_limit = p->memory_limit;
     o->activation_limit = p->activation_limit;
     o->profile = p->profile;
+    o->pipeline = *p->pipeline ? p->pipeline : NULL;
 }
 
 void tool_pipe_release(tool_pipe *p)
@@ -294,6 +309,8 @@ void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, 
     if (how->activation_limit && at < size)
         at +=
             (size_t)snprintf(text + at, size - at, " activation_limit=%zu", how->activation_limit);
+    if (*how->pipeline && !strchr(how->pipeline, ' ') && at < size)
+        at += (size_t)snprintf(text + at, size - at, " pipeline=%s", how->pipeline);
     if (at < size)
         snprintf(text + at, size - at, " deferred_batch_norm=%d", how->deferred);
 }
@@ -315,6 +332,8 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *o, const char *profile)
         fputs(" deferred_batch_norm=1", out);
     if (o->ascending_backward)
         fputs(" ascending_backward=1", out);
+    if (o->pipeline && !strchr(o->pipeline, ' '))
+        fprintf(out, " pipeline=%s", o->pipeline);
 }
 
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err)

@@ -134,6 +134,7 @@ enum {
     TOOL_DEVICES,
     TOOL_MEMORY,
     TOOL_ASCENDING,
+    TOOL_PIPELINE,
     TOOL_PIPE_KEYS
 };
 
@@ -144,6 +145,7 @@ typedef struct tool_pipe {
     bool has_checkpoint;
     gpp_checkpoint checkpoint;
     bool deferred, ascending;
+    char pipeline[4096]; /* "": nothing is said */
     int devices;
     char device_text[512];
     const char *device[TOOL_PARTITIONS];
