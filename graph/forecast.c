@@ -418,6 +418,23 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
     return true;
 }
 
+/* What device d takes for its partitions' cells, after the first micro-batch has come there, and
+ * before the last gradient has gone from there to the first partition; where backwards are split,
+ * gradients of parameters may be all that is left by then. */
+static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
+{
+    const gpp__step_shape *shape = &f->step.plan->shape;
+    double way = 0, work = 0;
+    for (int j = 0; j < r->partitions; j++) {
+        if (r->device_of[j] == d)
+            work += r->micro_batches * (r->cell_ms[0][j] + r->cell_ms[2][j]) +
+                    shape->checkpointed * r->cell_ms[1][j];
+        else if (work == 0)
+            way += r->cell_ms[0][j] + (shape->split ? 0 : r->cell_ms[2][j]);
+    }
+    return way + work;
+}
+
 static void fill_cells(const forecaster *f, gpp_forecast *r)
 {
     const gpp__step_shape *shape = &f->step.plan->shape;
@@ -431,6 +448,10 @@ static void fill_cells(const forecaster *f, gpp_forecast *r)
     }
     r->bound_ms = gpp__sim_bound(r->partitions, r->micro_batches, shape->checkpointed,
                                  r->cell_ms[0], r->cell_ms[1], r->cell_ms[2]);
+    if (shape->split || r->devices < r->partitions)
+        r->bound_ms = 0;
+    for (int d = 0; d < r->devices && (shape->split || r->devices < r->partitions); d++)
+        r->bound_ms = fmax(r->bound_ms, device_bound(f, r, d));
 }
 
 static void fill_tasks(const forecaster *f, gpp_forecast *r)

@@ -54,9 +54,11 @@ typedef struct gpp_forecast_point {
 
 typedef struct gpp_forecast {
     double step_ms;
-    double bound_ms; /* what no order of these cells can undercut when backwards are not split: the
-                        longest, over partitions k, of
-                          sum over j < k of (F_j + B_j) + m · (F_k + B_k) + recomputations · R_k */
+    double bound_ms; /* what no order of these cells can undercut: the longest, over devices with k
+                        their first partition, of
+                          sum over j < k of (F_j + B_j) + sum over the device's partitions of
+                          m · (F + B) + recomputations · R
+                        (with split backwards without the first B_j) */
     double bubble;   /* part of the devices' time in which they are idle */
     int partitions, micro_batches, devices, tasks, points;
     gpp_checkpoint checkpoint;
