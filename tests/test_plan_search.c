@@ -115,7 +115,7 @@ static void set_times(gpp_profile *p, const gpp_model *model, price_fn price)
         l->backward_us += 2 * us;
     }
     p->threads = 1;
-    p->bytes_per_us = 1e9;
+    p->bytes_per_us = 1e4;
 }
 
 static void add_profile(rig *r, int64_t rows, price_fn price)
@@ -221,7 +221,9 @@ Test(plan_search, tasks_that_cost_nothing_make_many_chunks_and_both_devices_the_
     cr_expect_eq(c->partitions, 2);
     cr_expect_eq(c->chunks, 32);
     cr_expect_eq(c->checkpoint, GPP_CHECKPOINT_NEVER, "%s", gpp_checkpoint_name(c->checkpoint));
-    cr_expect_eq(c->balance[0], 4, "%d layers in the first partition", c->balance[0]);
+    /* The relu behind the second linear may be on either side. */
+    cr_expect(c->balance[0] == 3 || c->balance[0] == 4, "%d layers in the first partition",
+              c->balance[0]);
     /* GPipe's bubble is (n - 1) / (m + n - 1); updates and losses are a little more. */
     cr_expect(c->bubble > 0.03 && c->bubble < 0.08, "bubble %g", c->bubble);
     gpp_plan_free(t);
@@ -575,12 +577,17 @@ Test(plan_search, every_candidate_is_a_pipe_that_needs_as_many_bytes)
     static const struct {
         const sample *sample;
         int limit; /* percent of the least; 0: none */
-    } cases[] = {{&plain, 0}, {&images, 0}, {&images, 200}, {&skips, 0}, {&skips, 130}};
+        const char *pipeline;
+    } cases[] = {
+        {&plain, 0, NULL},   {&images, 0, NULL},     {&images, 200, NULL}, {&skips, 0, NULL},
+        {&skips, 130, NULL}, {&images, 150, "1f1b"}, {&plain, 0, "zb-h1"},
+    };
     bool seen[4] = {false};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rig r;
-        rig_init(&r, cases[k].sample, 20, 8, uneven_price);
+        rig_init(&r, cases[k].sample, 20, 6, uneven_price);
         use_devices(&r, 2);
+        r.pipe.pipeline = cases[k].pipeline;
         if (cases[k].limit)
             r.pipe.memory_limit = least_limit(&r) * (size_t)cases[k].limit / 100;
         gpp_plan_table *t = search(&r);
@@ -593,6 +600,30 @@ Test(plan_search, every_candidate_is_a_pipe_that_needs_as_many_bytes)
     }
     for (int mode = 0; mode < 4; mode++)
         cr_expect(seen[mode], "%s is never tried", gpp_checkpoint_name((gpp_checkpoint)mode));
+}
+
+Test(plan_search, what_an_order_of_tasks_cannot_run_is_no_candidate)
+{
+    rig r;
+    rig_init(&r, &images, 16, 4, even_price);
+    use_devices(&r, 2);
+    r.pipe.pipeline = "zb-h1"; /* knows no budget */
+    r.pipe.memory_limit = least_limit(&r) * 3 / 2;
+    gpp_plan_table *t = search(&r);
+    for (int k = 0; k < t->candidates; k++)
+        cr_expect_neq(t->candidate[k].checkpoint, GPP_CHECKPOINT_BUDGET);
+    cr_expect_gt(t->candidates, 10);
+    gpp_plan_free(t);
+    gpp_error err = GPP_ERROR_INIT;
+    r.plan.any_checkpoint = false;
+    r.pipe.checkpoint = GPP_CHECKPOINT_BUDGET;
+    cr_expect_eq(gpp_plan_search(&t, r.model, &r.pipe, &r.plan, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "zb-h1"), "%s", err.msg);
+    gpp_error other = GPP_ERROR_INIT;
+    r.pipe.pipeline = "nonsense";
+    cr_expect_neq(gpp_plan_search(&t, r.model, &r.pipe, &r.plan, &other), GPP_OK);
+    cr_expect(strstr(other.msg, "nonsense"), "%s", other.msg);
+    rig_free(&r);
 }
 
 Test(plan_search, without_a_list_devices_are_those_a_pipe_is_given)
@@ -892,18 +923,20 @@ Test(plan_search, no_profile_is_taken_that_is_too_slow_or_known)
     static const struct {
         const char *why;
         double timeout_ms;
-        int devices, step, profiles; /* step 2: the second device is the first again */
+        int devices, partitions, second, profiles; /* second: of the devices of this machine */
     } cases[] = {
-        {"all rows", 100, 1, 1, 3},
-        {"two devices", 100, 2, 1, 6},
-        {"one device under two numbers", 100, 2, 2, 3},
-        {"what takes too long is taken in proportion", 0, 1, 1, 1},
+        {"all rows", 100, 1, 0, 1, 3},
+        {"two devices: one alone is one of two alone", 100, 2, 0, 1, 6},
+        {"two partitions: both busy, and one alone for the most and fewest rows", 100, 2, 2, 1, 5},
+        {"one device under two numbers", 100, 2, 0, 0, 3},
+        {"what takes too long is taken in proportion", 0, 1, 0, 1, 1},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rig r;
         rig_init(&r, &plain, 12, 3, NULL);
         use_devices(&r, cases[k].devices);
-        r.device[1] = r.name[cases[k].step % 2];
+        r.device[1] = r.name[cases[k].second];
+        r.plan.partitions = cases[k].partitions;
         r.plan.forecast.timeout_ms = cases[k].timeout_ms;
         gpp_plan_table *t = search(&r);
         cr_expect_eq(t->profiles, cases[k].profiles, "%s: %d", cases[k].why, t->profiles);

@@ -326,6 +326,28 @@ static void random_cut(growing *g, int layers, int balance[], gpp_pipe_options *
     o->balance = balance;
 }
 
+/* Another order of tasks gives the bits of ascending backwards in one partition. */
+static void check_order(const gpp_model *model, const char *text, growing *g, int chunks,
+                        int64_t rows, uint64_t seed)
+{
+    int balance[8];
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.chunks = chunks;
+    o.ascending_backward = true;
+    test_trace one = run(model, o, rows, seed, text);
+    random_cut(g, gpp_model_layers(model), balance, &o);
+    o.ascending_backward = false;
+    o.pipeline = gpp_pipeline_name(1 + (size_t)draw(g, 4));
+    test_trace cut = run(model, o, rows, seed, text);
+    cr_expect_eq(test_trace_differs(&one, &cut), -1,
+                 "seed %llu: %s, %d partitions (the first of %d layers), %d chunks of %d rows, %s: "
+                 "float %ld differs\n%s",
+                 (unsigned long long)seed, o.pipeline, o.partitions, balance[0], chunks, (int)rows,
+                 gpp_checkpoint_name(o.checkpoint), test_trace_differs(&one, &cut), text);
+    test_trace_free(&one);
+    test_trace_free(&cut);
+}
+
 static void check(uint64_t seed)
 {
     random_model r = grow(seed);
@@ -353,6 +375,7 @@ static void check(uint64_t seed)
                      gpp_checkpoint_name(o.checkpoint), test_trace_differs(&one, &cut), r.text);
         test_trace_free(&cut);
     }
+    check_order(model, r.text, &g, o.chunks, rows, seed);
     check_slope(model, seed, r.text);
     test_trace_free(&whole);
     test_trace_free(&one);
