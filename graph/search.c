@@ -30,7 +30,9 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
     o.balance = NULL;
     o.devices = NULL;
     o.device_count = 0;
-    o.checkpoint = s->options.any_checkpoint ? GPP_CHECKPOINT_BUDGET : o.checkpoint;
+    if (s->options.any_checkpoint) /* what only a budget may be given is checked, too */
+        o.checkpoint =
+            o.activation_limit || o.profile ? GPP_CHECKPOINT_BUDGET : GPP_CHECKPOINT_NEVER;
     o.memory_limit = 0;
     status = gpp__pipe_draft(&s->plain, copy, &o, err);
     gpp_model_free(copy);
@@ -224,28 +226,42 @@ static bool has_room(const gpp__search *s, const gpp__choice *choice)
     return false;
 }
 
-/* A pipe that cannot be cut so, or for which there is no plan, is none. */
+/* A pipe that cannot be cut so, for which there is no plan, or which the order of tasks that was
+ * asked for does not know, is none. */
+static bool is_none(gpp__search *s, const gpp__choice *choice, gpp_status status,
+                    const gpp_error *why)
+{
+    bool starved = status == GPP_ENOMEM && choice->checkpoint == GPP_CHECKPOINT_BUDGET;
+    bool refused = status == GPP_EINVAL && s->pipe.pipeline;
+    s->starved |= starved;
+    if (refused && s->refused.code == GPP_OK)
+        s->refused = *why;
+    return starved || refused || (status == GPP_ENOENT && why->code == GPP_OK);
+}
+
 static gpp_status consider(gpp__search *s, const gpp__choice *choice, gpp_error *err)
 {
     bool fits;
+    gpp_error own = GPP_ERROR_INIT;
     gpp_status status = reserve_entry(s, err);
     if (status != GPP_OK)
         return status;
     gpp__considered *e = &s->entry[s->entries];
     *e = (gpp__considered){0};
-    status = gpp__trial_init(&e->trial, choice->site, err);
+    status = gpp__trial_init(&e->trial, choice->site, &own);
     if (status == GPP_OK)
-        status = gpp__choice_cut(choice, &e->trial, &fits, err);
-    bool none = status == GPP_ENOENT ||
-                (status == GPP_ENOMEM && choice->checkpoint == GPP_CHECKPOINT_BUDGET);
+        status = gpp__choice_cut(choice, &e->trial, &fits, &own);
     if (status == GPP_OK)
-        status = considered_fill(e, choice, fits, err);
-    s->starved |= status == GPP_ENOMEM && none;
-    if (status != GPP_OK || none)
-        considered_release(e);
-    else
-        s->entries++;
-    return none ? GPP_OK : status;
+        status = considered_fill(e, choice, fits, &own);
+    s->entries += status == GPP_OK;
+    if (status == GPP_OK)
+        return GPP_OK;
+    considered_release(e);
+    if (is_none(s, choice, status, &own))
+        return GPP_OK;
+    if (err && err->code == GPP_OK)
+        *err = own;
+    return status;
 }
 
 bool gpp__search_tries(const gpp__search *s, gpp_checkpoint mode, int micro_batches)
@@ -273,7 +289,11 @@ static gpp_status consider_all(gpp__search *s, gpp_error *err)
                 if (tries)
                     status = consider(s, &choice, err);
             }
-    if (status == GPP_OK && s->entries == 0 && !s->starved)
+    if (status == GPP_OK && s->entries == 0 && s->refused.code != GPP_OK) {
+        status = s->refused.code;
+        if (err && err->code == GPP_OK)
+            *err = s->refused;
+    } else if (status == GPP_OK && s->entries == 0 && !s->starved)
         status = gpp__fail(err, GPP_ENOENT,
                            "no pipe is possible: layers that share parameters, or are placed on "
                            "devices, leave no cut into the partitions and devices that are tried");
@@ -410,7 +430,7 @@ gpp_status gpp_plan_search(gpp_plan_table **table, const gpp_model *model,
     gpp_status status = gpp__search_check(model, pipe, o, err);
     if (status != GPP_OK)
         return status;
-    gpp__search s = {.model = model, .pipe = *pipe, .options = *o};
+    gpp__search s = {.model = model, .pipe = *pipe, .options = *o, .refused = GPP_ERROR_INIT};
     gpp_plan_table *t = calloc(1, sizeof *t);
     s.leanest = calloc(1, sizeof *s.leanest);
     status = t && s.leanest ? search(&s, t, err) : gpp__fail(err, GPP_ENOMEM, "a table");

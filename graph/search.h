@@ -19,9 +19,9 @@ typedef struct gpp__site {
     int *threads;                /* [devices] */
     const char **spec;           /* [partitions] for gpp_pipe_options.devices; into `name`, or the
                                     caller's */
-    const gpp_profile **profile; /* [profiles] by ascending rows, at most one of the same threads
-                                    and rows */
-    int profiles, room;
+    const gpp_profile **profile; /* [profiles] beside all others, of the same threads by ascending
+                                    rows; then [alone] of devices alone */
+    int profiles, alone;
 } gpp__site;
 
 /** A mini-batch in pieces. */
@@ -53,8 +53,7 @@ typedef struct gpp__leanest {
     const gpp__site *site; /* NULL: nothing is known */
     int chunks;
     int64_t batch;
-    bool any;                           /* there is a cut */
-    gpp__trial trial[GPP__PLAIN_MODES]; /* by mode */
+    gpp__trial trial[GPP__PLAIN_MODES]; /* by mode; most: SIZE_MAX when there is no cut */
 } gpp__leanest;
 
 /** A candidate while the search goes on. */
@@ -78,6 +77,7 @@ typedef struct gpp__search {
     size_t *layer_bytes;    /* [layers] that lie on the layer's device whatever the micro-batch */
     bool *joined;           /* [layers] shares parameters over the cut behind it */
     bool placed;            /* some layers are */
+    gpp_error refused;      /* the first candidate that the pipe's order of tasks cannot run */
     bool starved;           /* with a budget, some cut has no plan for want of memory */
     gpp__considered *entry; /* [entries] */
     int entries, room;

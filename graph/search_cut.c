@@ -4,7 +4,7 @@
  * gpp_balance_exact makes the slowest partition fast, by what layers cost alone and an estimate of
  * bytes: a start. What counts is the step that a forecast of the cut predicts, and the bytes that
  * its plan has. So while the plan is beyond the limit, the difference between both counts of bytes
- * is charged to each partition and the model is cut again; and from the cut found, single layers
+ * is charged to each partition and the model is cut again; and from the cut found, a few layers
  * move over one cut at a time as long as the step gets shorter.
  *
  * The *leanest* cut is the one whose fullest device has the fewest bytes, whatever its time: of all
@@ -21,6 +21,7 @@ enum {
     MOST_CORRECTIONS = 6,
     MOST_ROUNDS = 8,      /* of moves for time */
     MOVED_PARTITIONS = 4, /* more are not refined by forecasts */
+    FARTHEST = 3,         /* layers at once: cheap ones lie between those that count */
     LEANEST_ROUNDS = 64,  /* of moves for bytes */
     LEANEST_PARTITIONS = 8,
     LEANEST_CUTS = 48 /* as many are all tried */
@@ -84,8 +85,9 @@ static gpp_status climb(const gpp__choice *choice, const gpp__search_costs *c, b
     for (bool moved = true; moved && rounds > 0; rounds--) {
         moved = false;
         for (int j = 0; j < n - 1; j++)
-            for (int layers = -1; status == GPP_OK && layers <= 1; layers += 2)
-                status = move(choice, c, by_time, j, layers, &next, best, &moved, err);
+            for (int k = 0; status == GPP_OK && k < 2 * FARTHEST; k++)
+                status = move(choice, c, by_time, j, k % 2 ? 1 + k / 2 : -1 - k / 2, &next, best,
+                              &moved, err);
     }
     gpp__trial_release(&next);
     return status;
@@ -130,7 +132,6 @@ static gpp_status leanest_init(gpp__leanest *l, const gpp__choice *choice, gpp_e
     for (int mode = 0; mode < GPP__PLAIN_MODES; mode++)
         gpp__trial_release(&l->trial[mode]);
     l->site = NULL;
-    l->any = false;
     for (int mode = 0; status == GPP_OK && mode < GPP__PLAIN_MODES; mode++) {
         status = gpp__trial_init(&l->trial[mode], choice->site, err);
         l->trial[mode].most = SIZE_MAX;
@@ -155,7 +156,6 @@ static gpp_status look_at(const gpp__choice *choice, const int balance[], gpp__l
             gpp__trial_swap(&trial[mode], &l->trial[mode]);
         gpp__trial_release(&trial[mode]);
     }
-    l->any |= status == GPP_OK;
     return status;
 }
 
@@ -188,7 +188,7 @@ static gpp_status leanest_of_all(const gpp__choice *choice, const gpp__search_co
     bool known = l->site == choice->site && l->chunks == choice->pieces.chunks &&
                  l->batch == choice->search->pipe.batch;
     gpp_status status = known ? GPP_OK : look_at_all(choice, c, l, err);
-    if (status != GPP_OK || !l->any)
+    if (status != GPP_OK || found->most == SIZE_MAX)
         return status == GPP_OK ? GPP_ENOENT : status;
     memcpy(best->balance, found->balance, (size_t)choice->site->partitions * sizeof(int));
     memcpy(best->bytes, found->bytes, (size_t)choice->site->devices * sizeof(size_t));

@@ -12,6 +12,18 @@
 
 #include "graph/search.h"
 
+/* What the pipe's order of tasks does not know does not fit. */
+static gpp_status fits_if_possible(const gpp__choice *choice, bool *fits, gpp_error *err)
+{
+    gpp_error own = GPP_ERROR_INIT;
+    gpp_status status = gpp__choice_fits(choice, fits, &own);
+    if (status == GPP_EINVAL && choice->search->pipe.pipeline)
+        return GPP_OK;
+    if (status != GPP_OK && err && err->code == GPP_OK)
+        *err = own;
+    return status;
+}
+
 /* --- the limit -------------------------------------------------------------------------------- */
 
 static gpp_status budget_fits(const gpp__search *s, const gpp__site *site, gpp__pieces pieces,
@@ -20,7 +32,7 @@ static gpp_status budget_fits(const gpp__search *s, const gpp__site *site, gpp__
     gpp__search with = *s;
     with.pipe.memory_limit = limit;
     gpp__choice choice = {&with, site, pieces, GPP_CHECKPOINT_BUDGET};
-    return gpp__choice_fits(&choice, fits, err);
+    return fits_if_possible(&choice, fits, err);
 }
 
 /* Lower *least to what this pipe needs with a budget, if that is less. */
@@ -71,7 +83,7 @@ static gpp_status some_fits(const gpp__search *s, gpp__pieces pieces, bool *fits
         for (int q = 0; status == GPP_OK && !*fits && q < GPP__SEARCH_MODES; q++) {
             gpp__choice choice = {s, &s->site[k], pieces, mode[q]};
             if (gpp__search_tries(s, mode[q], pieces.count))
-                status = gpp__choice_fits(&choice, fits, err);
+                status = fits_if_possible(&choice, fits, err);
         }
     return status;
 }

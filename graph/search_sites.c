@@ -2,10 +2,12 @@
  * graph/search_sites.c: where pipes of a search would run, and profiles of the model there.
  *
  * One profile serves all devices of a site with as many cores, and is taken while the others of
- * that site are busy with the same. Rows are taken by ascending number, so that what is known about
- * few tells what it would cost to measure more: from where a single sweep takes longer than a
- * profile may, or needs more memory than all devices are allowed to have, times are taken in
- * proportion.
+ * that site are busy with the same; another one tells what a device does while the others wait.
+ * Rows are taken by ascending number, so that what is known about few tells what it would cost to
+ * measure more: from where a single sweep takes longer than a profile may, or needs more memory
+ * than all devices are allowed to have, times are taken in proportion. Profiles that are slower
+ * than those of more and fewer rows let expect are taken once more in the end, since a machine that
+ * does something else meanwhile only ever slows down.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -110,27 +112,25 @@ const gpp_profile *gpp__site_profile(const gpp__site *site, int threads, int64_t
     return best;
 }
 
-static bool is_of(const gpp_profile *p, int threads, int64_t rows)
-{
-    return p->threads == threads && gpp__profile_rows(p) == rows;
-}
-
-/* One that was given, or taken before. */
-static const gpp_profile *find_profile(const gpp__search *s, const gpp__site *site, int threads,
-                                       int64_t rows)
+/* One that was given, taken beside as many others as comes nearest, or `exactly` so many; else one
+ * that was taken before. */
+static const gpp_profile *find_profile(const gpp__search *s, int threads, int64_t rows, int others,
+                                       bool exactly)
 {
     const gpp_forecast_options *o = &s->options.forecast;
     const gpp_profile *best = NULL;
-    int others = site->devices - 1;
     for (int k = 0; k < o->profiles; k++) {
         const gpp_profile *p = o->profile[k];
-        if (is_of(p, threads, rows) &&
+        if (p->threads == threads && gpp__profile_rows(p) == rows &&
+            (!exactly || p->beside == others) &&
             (!best || abs(p->beside - others) < abs(best->beside - others)))
             best = p;
     }
-    for (int k = 0; !best && k < s->taken_count; k++)
-        if (is_of(s->taken[k], threads, rows) && s->taken[k]->beside == others)
-            best = s->taken[k];
+    for (int k = 0; !best && k < s->taken_count; k++) {
+        const gpp_profile *p = s->taken[k];
+        if (p->threads == threads && gpp__profile_rows(p) == rows && p->beside == others)
+            best = p;
+    }
     return best;
 }
 
@@ -153,14 +153,15 @@ static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int thr
     return !s->pipe.memory_limit || bytes <= (double)s->pipe.memory_limit * site->devices;
 }
 
-static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_t rows,
+/* @param alone  while the site's other devices do nothing */
+static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_t rows, bool alone,
                        gpp_error *err)
 {
     gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
     const char **beside = calloc((size_t)site->devices, sizeof *beside);
     if (!beside)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", site->devices);
-    for (int d = 0; d < site->devices; d++)
+    for (int d = 0; d < site->devices && !alone; d++)
         if (d != device)
             beside[o.beside_count++] = site->name[d];
     o.beside = o.beside_count ? beside : NULL;
@@ -177,12 +178,40 @@ static gpp_status add_profile(gpp__search *s, gpp__site *site, int device, int64
                               gpp_error *err)
 {
     int threads = site->threads[device];
-    const gpp_profile *p = find_profile(s, site, threads, rows);
+    const gpp_profile *p = find_profile(s, threads, rows, site->devices - 1, false);
     if (!p && !is_worth_taking(s, site, threads, rows))
         return GPP_OK;
-    gpp_status status = p ? GPP_OK : take(s, site, device, rows, err);
+    gpp_status status = p ? GPP_OK : take(s, site, device, rows, false, err);
     if (status == GPP_OK)
         site->profile[site->profiles++] = p ? p : s->taken[s->taken_count - 1];
+    return status;
+}
+
+static bool is_taken(const gpp__search *s, const gpp_profile *p)
+{
+    for (int k = 0; k < s->taken_count; k++)
+        if (s->taken[k] == p)
+            return true;
+    return false;
+}
+
+/* The same device alone: for every other number of rows and the ends, between which forecasts go
+ * along lines. Where a profile was given, none is taken beside it. */
+static gpp_status add_alone(gpp__search *s, gpp__site *site, int k, gpp_error *err)
+{
+    const gpp_profile *p = site->profile[k];
+    int64_t rows = gpp__profile_rows(p);
+    const gpp_profile *alone = find_profile(s, p->threads, rows, 0, true);
+    bool wanted = is_taken(s, p) && (k % 2 == 0 || k == site->profiles - 1);
+    int device = 0;
+    if (p->beside == 0 || (!alone && !wanted))
+        return GPP_OK;
+    while (site->threads[device] != p->threads)
+        device++;
+    gpp_status status = alone ? GPP_OK : take(s, site, device, rows, true, err);
+    if (status == GPP_OK)
+        site->profile[site->profiles + site->alone++] =
+            alone ? alone : s->taken[s->taken_count - 1];
     return status;
 }
 
@@ -201,6 +230,84 @@ static gpp_status add_profiles(gpp__search *s, gpp__site *site, gpp_error *err)
         for (int k = s->piece_count - 1; status == GPP_OK && k >= 0; k--)
             if (is_first_of_its_kind(site, d))
                 status = add_profile(s, site, d, s->pieces[k].rows, err);
+    for (int k = 0; status == GPP_OK && k < site->profiles; k++)
+        status = add_alone(s, site, k, err);
+    return status;
+}
+
+/* --- doubts ----------------------------------------------------------------------------------- */
+
+static double sweep_us(const gpp_profile *p)
+{
+    double us = 0;
+    for (int u = 0; u < p->layers; u++)
+        us += p->layer[u].forward_us + p->layer[u].recompute_us + p->layer[u].backward_us;
+    return us;
+}
+
+/* The site's next profile of the same kind with more (fewer) rows. */
+static const gpp_profile *neighbour(const gpp__site *site, int k, int step)
+{
+    const gpp_profile *p = site->profile[k];
+    for (k += step; k >= 0 && k < site->profiles + site->alone; k += step)
+        if (site->profile[k]->threads == p->threads && site->profile[k]->beside == p->beside)
+            return site->profile[k];
+    return NULL;
+}
+
+/* It is slower than its neighbours let expect: between two of them by the line through them, beyond
+ * the last in proportion, and never slower than more rows. */
+static bool is_doubtful(const gpp__site *site, int k)
+{
+    const double much = 1.08; /* lines are not so straight */
+    const gpp_profile *p = site->profile[k], *below = neighbour(site, k, -1),
+                      *above = neighbour(site, k, 1);
+    double us = sweep_us(p), rows = (double)gpp__profile_rows(p);
+    if (above && us > sweep_us(above))
+        return true;
+    if (!below)
+        return false;
+    double low = (double)gpp__profile_rows(below), expected = sweep_us(below) * rows / low;
+    if (above) {
+        double share = (rows - low) / ((double)gpp__profile_rows(above) - low);
+        expected = sweep_us(below) + share * (sweep_us(above) - sweep_us(below));
+    }
+    return us > much * expected;
+}
+
+/* Keep the faster of two profiles of the same. The second is the last that was taken. */
+static void keep_faster(gpp__search *s, const gpp_profile *first)
+{
+    gpp_profile *second = s->taken[--s->taken_count];
+    bool better = sweep_us(second) < sweep_us(first);
+    for (int k = 0; better && k < s->sites; k++)
+        for (int q = 0; q < s->site[k].profiles + s->site[k].alone; q++)
+            if (s->site[k].profile[q] == first)
+                s->site[k].profile[q] = second;
+    for (int k = 0; better && k < s->taken_count; k++)
+        if (s->taken[k] == first) {
+            gpp_profile *slower = s->taken[k];
+            s->taken[k] = second;
+            second = slower;
+        }
+    gpp_profile_free(second);
+}
+
+/* Something else may have run for a while: what it has slowed down is measured again. */
+static gpp_status take_again(gpp__search *s, const gpp__site *site, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < site->profiles + site->alone; k++) {
+        const gpp_profile *p = site->profile[k];
+        int device = 0;
+        if (!is_taken(s, p) || !is_doubtful(site, k))
+            continue;
+        while (site->threads[device] != p->threads)
+            device++;
+        status = take(s, site, device, gpp__profile_rows(p), k >= site->profiles, err);
+        if (status == GPP_OK)
+            keep_faster(s, p);
+    }
     return status;
 }
 
@@ -209,15 +316,17 @@ gpp_status gpp__search_profiles(gpp__search *s, gpp_error *err)
     size_t room = 0, pieces = (size_t)s->piece_count;
     gpp_status status = GPP_OK;
     for (int k = 0; k < s->sites; k++)
-        room += (size_t)s->site[k].devices * pieces;
-    s->taken = calloc(room + 1, sizeof *s->taken);
+        room += 2 * (size_t)s->site[k].devices * pieces;
+    s->taken = calloc(room + 1, sizeof *s->taken); /* and one for comparison */
     if (!s->taken)
         return gpp__fail(err, GPP_ENOMEM, "%zu profiles", room);
     for (int k = 0; status == GPP_OK && k < s->sites; k++) {
         gpp__site *site = &s->site[k];
-        site->profile = calloc((size_t)site->devices * pieces + 1, sizeof *site->profile);
+        site->profile = calloc(2 * (size_t)site->devices * pieces + 1, sizeof *site->profile);
         status = site->profile ? add_profiles(s, site, err)
                                : gpp__fail(err, GPP_ENOMEM, "%zu profiles", pieces);
     }
+    for (int k = 0; status == GPP_OK && k < s->sites; k++)
+        status = take_again(s, &s->site[k], err);
     return status;
 }

@@ -61,7 +61,7 @@ static void add_up(const gpp__choice *choice, gpp__trial *t, const gpp_forecast 
     double part[3] = {0};
     for (int k = 0; k < f->tasks; k++) {
         const gpp_forecast_task *task = &f->task[k];
-        bool works = task->kind == 'F' || task->kind == 'B';
+        bool works = task->kind == 'F' || task->kind == 'B' || task->kind == 'W';
         part[works ? 0 : task->kind == 'R' ? 1 : 2] += task->stop_ms - task->start_ms - task_ms;
     }
     t->work_ms = part[0] / f->devices;
@@ -82,7 +82,7 @@ gpp_status gpp__trial_foresee(const gpp__choice *choice, gpp__trial *t, gpp_erro
     gpp_pipe_options pipe = gpp__choice_options(choice, t->balance);
     gpp_forecast_options o = choice->search->options.forecast;
     o.profile = choice->site->profile;
-    o.profiles = choice->site->profiles;
+    o.profiles = choice->site->profiles + choice->site->alone;
     gpp_status status = gpp_forecast_new(&f, choice->search->model, &pipe, &o, &own);
     if (status != GPP_OK) {
         bool starved = status == GPP_ENOMEM && choice->checkpoint == GPP_CHECKPOINT_BUDGET;
@@ -115,6 +115,12 @@ static gpp_status plan_mode(gpp_pipe *p, gpp_checkpoint mode, const gpp__batch *
     return status;
 }
 
+/* The pipe's order of tasks, if it is the caller's, may not know such pipes. */
+static bool is_refused(const gpp__choice *choice, gpp_status status)
+{
+    return status == GPP_EINVAL && choice->search->pipe.pipeline;
+}
+
 gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,
                             gpp__trial trial[], gpp_error *err)
 {
@@ -129,9 +135,16 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
         return status;
     for (int b = 0; b < p->batches; b++)
         rows.rows[b] = o.batch;
-    status = gpp__exec_draft(p, gpp__pipe_training(p), &rows, &programs, err);
-    for (int mode = first; status == GPP_OK && mode <= (int)last; mode++)
-        status = plan_mode(p, (gpp_checkpoint)mode, &rows, &trial[mode], err);
+    gpp__exec_draft(p, gpp__pipe_training(p), &rows, &programs, NULL);
+    for (int mode = first; status == GPP_OK && mode <= (int)last; mode++) {
+        gpp_error own = GPP_ERROR_INIT;
+        status = plan_mode(p, (gpp_checkpoint)mode, &rows, &trial[mode], &own);
+        if (first < last && is_refused(choice, status)) {
+            trial[mode].most = SIZE_MAX;
+            status = GPP_OK;
+        } else if (status != GPP_OK && err && err->code == GPP_OK)
+            *err = own;
+    }
     gpp__exec_put(p, &programs);
     gpp_pipe_free(p);
     return status;
