@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <gridpipe/balance.h>
 #include <gridpipe/schedule.h>
 
 #include "codelets/attr.h"
@@ -195,5 +196,17 @@ gpp_status gpp__choose_schedule(gpp_pipe *p, const gpp_pipe_options *o, gpp_erro
                            "pipeline %s has gradients of parameters as tasks of their own, which "
                            "checkpoint budget cannot have",
                            p->schedule->name);
+    return status;
+}
+
+gpp_status gpp_optimizer_param_scale(const char *optimizer, double *scale, gpp_error *err)
+{
+    gpp_pipe p = {0}; /* only to be asked for its optimizer */
+    if (!scale)
+        return gpp__fail(err, GPP_EINVAL, "scale is NULL");
+    gpp_status status = optimizer ? find_optimizer(&p, optimizer, err) : GPP_OK;
+    if (status == GPP_OK)
+        *scale = GPP_PARAM_SCALE + (p.optimizer ? p.optimizer->states(p.optimizer_attr) : 0);
+    free(p.optimizer_attr);
     return status;
 }

@@ -277,3 +277,28 @@ Test(balance, blocks_do_not_depend_on_the_unit)
         cr_expect_eq(memcmp(a, b, (size_t)partitions * sizeof *a), 0, "round %d", round);
     }
 }
+
+Test(balance, parameters_count_as_often_as_the_optimizer_keeps_them)
+{
+    static const struct {
+        const char *optimizer;
+        double scale;
+    } cases[] = {{NULL, 2},
+                 {"sgd lr=0.1", 2},
+                 {"sgd lr=0.1 momentum=0.9", 3},
+                 {"rmsprop lr=0.1", 3},
+                 {"adam lr=0.1", 4}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        double scale = 0;
+        cr_expect_eq(gpp_optimizer_param_scale(cases[k].optimizer, &scale, &err), GPP_OK, "%s",
+                     err.msg);
+        cr_expect_eq(scale, cases[k].scale, "%s: %g",
+                     cases[k].optimizer ? cases[k].optimizer : "none", scale);
+    }
+    double scale = 7;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_expect_eq(gpp_optimizer_param_scale("adamant", &scale, &err), GPP_ENOENT);
+    cr_expect_eq(gpp_optimizer_param_scale("adam", NULL, NULL), GPP_EINVAL);
+    cr_expect_eq(scale, 7);
+}

@@ -292,7 +292,8 @@ GPP_API gpp_status gpp_balance_by_time(const gpp_model *model, int partitions, i
  *
  * @param rows         of a mini-batch, >= 1
  * @param chunks       >= 1
- * @param param_scale  >= 0; GPP_PARAM_SCALE when nothing better is known
+ * @param param_scale  >= 0; gpp_optimizer_param_scale knows an optimizer's,
+ *                     GPP_PARAM_SCALE is plain SGD's
  * @param balance      [partitions] out; untouched on failure
  * @return as gpp_balance_blocks and gpp_profile_new
  */
@@ -300,6 +301,14 @@ GPP_API gpp_status gpp_balance_by_size(const gpp_model *model, int partitions, i
                                        int chunks, double param_scale, int balance[],
                                        gpp_error *err);
 #define GPP_PARAM_SCALE 2.0
+
+/**
+ * The param_scale of an optimizer: copies of each parameter that a training holds, the parameter
+ * itself, its gradient, and what the optimizer keeps: 2 for "sgd", 3 with momentum, 4 for "adam".
+ * @param optimizer  as in gpp_pipe_options; NULL: none, GPP_PARAM_SCALE
+ * @return GPP_OK, GPP_EINVAL, GPP_ESYNTAX, GPP_ENOENT; *scale is untouched on failure
+ */
+GPP_API gpp_status gpp_optimizer_param_scale(const char *optimizer, double *scale, gpp_error *err);
 
 GPP_END_DECLS
 #endif
