@@ -25,8 +25,8 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
     [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
     [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
-    [GPP__WEIGHT] = &gpp__weight_codelet,
-    [GPP__NORM] = &gpp__norm_codelet,           [GPP__UPDATE] = &gpp__update_codelet,
+    [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__NORM] = &gpp__norm_codelet,
+    [GPP__UPDATE] = &gpp__update_codelet,
 };
 
 /** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
