@@ -423,14 +423,20 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
  * gradients of parameters may be all that is left by then. */
 static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
 {
-    const gpp__step_shape *shape = &f->step.plan->shape;
+    const gpp__plan *plan = f->step.plan;
     double way = 0, work = 0;
-    for (int j = 0; j < r->partitions; j++) {
-        if (r->device_of[j] == d)
-            work += r->micro_batches * (r->cell_ms[0][j] + r->cell_ms[2][j]) +
-                    shape->checkpointed * r->cell_ms[1][j];
-        else if (work == 0)
-            way += r->cell_ms[0][j] + (shape->split ? 0 : r->cell_ms[2][j]);
+    int first = 0;
+    while (first < r->partitions - 1 && r->device_of[first] != d)
+        first++;
+    for (int j = 0; j < first; j++) {
+        way += fmin(f->last.forward[j], f->last.keep[j]);
+        way += plan->shape.split ? 0 : f->last.backward[j];
+    }
+    for (size_t k = 0; k < plan->count[d]; k++) {
+        const gpp__task *t = &plan->task[plan->table[d][k]];
+        bool cell = t->kind == GPP__FORWARD || t->kind == GPP__RECOMPUTE ||
+                    t->kind == GPP__BACKWARD || t->kind == GPP__WEIGHT;
+        work += cell ? task_ms(f, t) : 0;
     }
     return way + work;
 }
@@ -446,11 +452,7 @@ static void fill_cells(const forecaster *f, gpp_forecast *r)
         r->cell_ms[1][j] = recomputes ? f->full.recompute[j] : 0;
         r->cell_ms[2][j] = f->full.backward[j] + f->full.weight[j];
     }
-    r->bound_ms = gpp__sim_bound(r->partitions, r->micro_batches, shape->checkpointed,
-                                 r->cell_ms[0], r->cell_ms[1], r->cell_ms[2]);
-    if (shape->split || r->devices < r->partitions)
-        r->bound_ms = 0;
-    for (int d = 0; d < r->devices && (shape->split || r->devices < r->partitions); d++)
+    for (int d = 0; d < r->devices; d++)
         r->bound_ms = fmax(r->bound_ms, device_bound(f, r, d));
 }
 

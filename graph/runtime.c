@@ -248,10 +248,42 @@ destroy_topology:
     return status;
 }
 
+/* Reading the topology takes milliseconds, copying it microseconds: while there is a draft, others
+ * copy its topology. */
+static struct {
+    pthread_mutex_t lock;
+    int drafts;
+    hwloc_topology_t topology;
+} drafts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static gpp_status copy_topology(hwloc_topology_t *topology, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    pthread_mutex_lock(&drafts.lock);
+    if (drafts.drafts == 0)
+        status = load_topology(&drafts.topology, err);
+    if (status == GPP_OK && hwloc_topology_dup(topology, drafts.topology)) {
+        status = gpp__fail(err, GPP_ENOMEM, "a copy of this machine's topology");
+        if (drafts.drafts == 0)
+            hwloc_topology_destroy(drafts.topology);
+    }
+    drafts.drafts += status == GPP_OK;
+    pthread_mutex_unlock(&drafts.lock);
+    return status;
+}
+
+static void leave_draft(void)
+{
+    pthread_mutex_lock(&drafts.lock);
+    if (--drafts.drafts == 0)
+        hwloc_topology_destroy(drafts.topology);
+    pthread_mutex_unlock(&drafts.lock);
+}
+
 gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
 {
     *r = (gpp__runtime){0};
-    gpp_status status = load_topology(&r->topology, err);
+    gpp_status status = copy_topology(&r->topology, err);
     if (status == GPP_OK)
         r->workers = most_workers(r->topology);
     return status;
@@ -259,9 +291,11 @@ gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
 
 void gpp__runtime_release(gpp__runtime *r)
 {
+    hwloc_topology_destroy(r->topology);
     if (r->running)
         leave_process();
-    hwloc_topology_destroy(r->topology);
+    else
+        leave_draft();
 }
 
 unsigned gpp__runtime_node(int worker)

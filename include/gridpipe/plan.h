@@ -9,7 +9,7 @@
  *     options.memory_limit = (size_t)8 << 30;
  *     gpp_plan_table *table;
  *     gpp_plan_search(&table, model, &options, NULL, &err);
- *     gpp_plan_apply(table, table->best, &options);
+ *     gpp_plan_apply(table, table->best, &options, &err);
  *     gpp_pipe_new(&pipe, model, &options, &err);
  *     gpp_plan_free(table);                                (options points into it until here)
  */
@@ -58,7 +58,8 @@ typedef struct gpp_forecast {
                         their first partition, of
                           sum over j < k of (F_j + B_j) + sum over the device's partitions of
                           m · (F + B) + recomputations · R
-                        (with split backwards without the first B_j) */
+                        (with split backwards without the first B_j; a shorter last micro-batch
+                        counts as such) */
     double bubble;   /* part of the devices' time in which they are idle */
     int partitions, micro_batches, devices, tasks, points;
     gpp_checkpoint checkpoint;
