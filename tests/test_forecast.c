@@ -320,3 +320,68 @@ Test(forecast, wrong_calls_are_refused)
     gpp_model_free(model);
     gpp_model_free(other);
 }
+
+/* Two partitions of four operators, a millisecond each alone, two while the other device is busy.
+ */
+Test(forecast, a_device_is_as_slow_as_the_others_are_busy)
+{
+    static const char *const two[] = {"cpu:0", "cpu:1"};
+    static const struct {
+        int chunks, profiles;
+        double ms;
+    } cases[] = {{1, 2, 16}, {1, 1, 32}};
+    gpp_model *model = test_model_new(&chain);
+    gpp_profile *crowded = made_up(model, 16, 2000, 2000, 2000),
+                *alone = made_up(model, 16, 1000, 1000, 1000);
+    const gpp_profile *both[] = {crowded, alone};
+    crowded->beside = 1;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_pipe_options o = options(&chain, 2, cases[k].chunks, GPP_CHECKPOINT_NEVER);
+        gpp_forecast_options how = GPP_FORECAST_OPTIONS_INIT;
+        gpp_error err = GPP_ERROR_INIT;
+        gpp_forecast *f;
+        o.devices = two;
+        o.device_count = 2;
+        how.task_us = 0;
+        how.profile = both;
+        how.profiles = cases[k].profiles;
+        gpp_status status = gpp_forecast_new(&f, model, &o, &how, &err);
+        if (status == GPP_ENODEV)
+            cr_skip_test("one core: there are no two devices");
+        cr_assert_eq(status, GPP_OK, "%s", err.msg);
+        /* With one micro-batch one device works at a time. */
+        cr_expect_float_eq(f->step_ms, cases[k].ms, 1e-9, "%d profiles: %g ms", cases[k].profiles,
+                           f->step_ms);
+        gpp_forecast_free(f);
+    }
+    gpp_profile_free(crowded);
+    gpp_profile_free(alone);
+    gpp_model_free(model);
+}
+
+/* Equal cells: GPipe's step is as short as any order's, (m + n - 1)(F + B). */
+Test(forecast, equal_cells_reach_their_bound)
+{
+    static const char *const two[] = {"cpu:0", "cpu:1"};
+    gpp_model *model = test_model_new(&chain);
+    gpp_profile *p = made_up(model, 4, 1000, 1000, 1000);
+    gpp_pipe_options o = options(&chain, 2, 4, GPP_CHECKPOINT_NEVER);
+    gpp_forecast_options how = GPP_FORECAST_OPTIONS_INIT;
+    const gpp_profile *one[] = {p};
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_forecast *f;
+    o.devices = two;
+    o.device_count = 2;
+    how.task_us = 0;
+    how.profile = one;
+    how.profiles = 1;
+    gpp_status status = gpp_forecast_new(&f, model, &o, &how, &err);
+    if (status == GPP_ENODEV)
+        cr_skip_test("one core: there are no two devices");
+    cr_assert_eq(status, GPP_OK, "%s", err.msg);
+    cr_expect_float_eq(f->step_ms, (4 + 2 - 1) * 8, 1e-9, "%g", f->step_ms);
+    cr_expect_float_eq(f->bound_ms, f->step_ms, 1e-9, "%g", f->bound_ms);
+    gpp_forecast_free(f);
+    gpp_profile_free(p);
+    gpp_model_free(model);
+}

@@ -232,3 +232,12 @@ Test(pipelines, wrong_orders_are_refused)
         gpp_model_free(model);
     }
 }
+
+Test(pipelines, interleaving_gives_every_device_a_partition_in_every_round)
+{
+    gpp_pipe_options o = options("interleaved", 4, GPP_CHECKPOINT_NEVER);
+    gpp_pipe *pipe = test_pipe_new(&chain, &o);
+    for (int j = 0; j < 4; j++)
+        cr_expect_eq(pipe->device_of[j], j % pipe->devices);
+    gpp_pipe_free(pipe);
+}
