@@ -52,8 +52,8 @@ static void compile(rig *r, const gpp__layer *layer, int64_t rows)
                               .rows = rows,
                               .batch = {rows},
                               .threads = 1};
-    if (layer->op->prepare)
-        bench_check(layer->op->prepare(&r->kernel, &err), &err);
+    if (layer->op->cpu.prepare)
+        bench_check(layer->op->cpu.prepare(&r->kernel, &err), &err);
 }
 
 /* Numbers in [-1, 1), or indices below `limit`, spread alike. */
@@ -117,8 +117,8 @@ static void connect(rig *r, const gpp__layer *layer, bool grad_input)
 
 static void dismantle(rig *r)
 {
-    if (r->kernel.layer->op->release)
-        r->kernel.layer->op->release(&r->kernel);
+    if (r->kernel.layer->op->cpu.release)
+        r->kernel.layer->op->cpu.release(&r->kernel);
     gpp__stage_release(&r->stage);
     void *all[] = {r->params, r->grads, r->saved, r->scratch, r->stats};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
@@ -163,8 +163,8 @@ bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool
     bench_kernel_times t = {.forward_flops = flops,
                             .backward_flops = (grad_input + (layer->param_count > 0)) * flops,
                             .saved_bytes = (double)r.kernel.saved_bytes};
-    t.forward_ms = median_ms(&r, layer->op->forward, budget);
-    t.backward_ms = median_ms(&r, layer->op->backward, budget);
+    t.forward_ms = median_ms(&r, layer->op->cpu.forward, budget);
+    t.backward_ms = median_ms(&r, layer->op->cpu.backward, budget);
     dismantle(&r);
     return t;
 }

@@ -27,6 +27,8 @@ typedef struct gpp__loss_call {
     float *grad_y; /* assigned; NULL: not wanted */
     float *
         each; /* [rows · each's shape] unreduced losses, whatever the reduction; NULL: not wanted */
+    void *scratch;          /* on CUDA: [scratch_cuda] */
+    struct gpp__cuda *cuda; /* on CUDA: where to launch; pointers are device memory then */
     double *value; /* out: this micro-batch's part of the loss; with reduction none: the sum */
     gpp_error *err;
 } gpp__loss_call;
@@ -48,6 +50,17 @@ struct gpp_loss {
                       const float *weight);
     /** Fails with GPP_EINVAL on a target out of range, naming row and value. */
     gpp_status (*run)(const gpp__loss_call *call);
+
+    /** The same on CUDA, where targets were checked by `check` before: an out of range one counts
+     * as nothing there. NULL: none, or a build without CUDA. */
+    gpp_status (*run_cuda)(const gpp__loss_call *call);
+    /** Bytes of device memory that it wants besides. NULL: none */
+    size_t (*scratch_cuda)(const void *attr, const gpp__desc *y, int64_t rows);
+    /** In host memory, for targets that `run` would refuse: the same failure for the first of
+     * `rows` rows. NULL: any target is fine. @param first number of the first row, for the message
+     */
+    gpp_status (*check)(const void *attr, const gpp__desc *y, const gpp__desc *target,
+                        int64_t first, int64_t rows, const void *data, gpp_error *err);
 };
 
 extern const gpp_loss *const gpp__losses[]; /* NULL-terminated, codelets/losses.c */

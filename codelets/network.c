@@ -13,7 +13,7 @@
 
 static bool is_differentiable(const gpp__layer *node)
 {
-    return node->op->backward || (node->op->is_view && node->op->is_view(node));
+    return node->op->cpu.backward || (node->op->is_view && node->op->is_view(node));
 }
 
 /* Parameters that are shared are frozen where they belong. */

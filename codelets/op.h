@@ -131,6 +131,7 @@ typedef struct gpp__store {
     size_t grad_bytes; /* parameter gradients as the kernels accumulate them; param_bytes unless the
                           op says else */
     void *impl;
+    struct gpp__cuda *cuda; /* the device it is made for; NULL: CPU cores */
 } gpp__store;
 
 typedef struct gpp__kernel {
@@ -143,11 +144,13 @@ typedef struct gpp__kernel {
     size_t saved_bytes; /* kept from forward (or recompute) to backward */
     size_t forward_scratch, backward_scratch;
     void *impl;
+    struct gpp__cuda *cuda; /* as the store's, also where there is no store */
 } gpp__kernel;
 
 /** What one call is part of. */
 typedef struct gpp__run {
     gpp__pool *pool;
+    struct gpp__cuda *cuda; /* where to launch; NULL on CPU cores (cuda/cuda.h) */
     bool training;
     bool checkpointing;  /* a forward that will be repeated before its backward */
     bool recomputing;    /* this forward repeats one that has been: no side effects */
@@ -174,6 +177,32 @@ typedef struct gpp__io {
     bool accumulate; /* add to grads (+=); false: assign, this is the first micro-batch */
     void *scratch;
 } gpp__io;
+
+/** An operator's functions for one kind of device. What kernels are made with and called with is in
+ * that device's memory: parameters, tensors, scratch. Only attributes and shapes are the host's. */
+typedef struct gpp__kernels {
+    /* Stores. All NULL: kernels read the parameters and accumulate gradients in their layout. */
+    gpp_status (*store_init)(gpp__store *store, int64_t rows, gpp_error *err);
+    void (*store_release)(gpp__store *store);
+    gpp_status (*pack)(const gpp__store *store, const gpp__run *run, const char *params,
+                       char *packed);
+    /** Gradients from the kernels' layout to the parameters' (row-major). NULL: they are the same
+     */
+    gpp_status (*unpack_grads)(const gpp__store *store, const gpp__run *run, const char *grads,
+                               char *params_like);
+
+    /* prepare sets the bytes and impl; NULL: none needed. */
+    gpp_status (*prepare)(gpp__kernel *kernel, gpp_error *err);
+    void (*release)(gpp__kernel *kernel);
+    gpp_status (*forward)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
+    gpp_status (*backward)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
+
+    /** Fold the records of a mini-batch's micro-batches, `count` of them `stride` bytes apart, into
+     * the buffers (running statistics), in their order. Called once a step, when nothing of it can
+     * fail any more. */
+    gpp_status (*commit)(const gpp__layer *layer, const gpp__run *run, int count, const char *stats,
+                         size_t stride, char *params);
+} gpp__kernels;
 
 /* --- the operator
  * ------------------------------------------------------------------------------------------------
@@ -214,27 +243,12 @@ struct gpp_op {
     /** Forward flops of one row, 2 per multiply-add. NULL: one a output element */
     double (*flops)(const gpp__layer *layer);
 
-    /* State that forwards change (running statistics). A forward leaves a record, commit folds the
-     * records of a mini-batch's micro-batches into the buffers, in their order, once the step has
-     * succeeded. A micro-batch without rows has a record of zeros. */
-    size_t (*stats_bytes)(const gpp__layer *layer); /* of one record, 0: none; NULL: none ever */
-    void (*commit)(const gpp__layer *layer, int count, const char *const stats[], char *params);
+    /** Bytes of the record that a forward in training leaves of its statistics, for commit. 0:
+     * none; NULL: none ever. A micro-batch without rows has a record of zeros. */
+    size_t (*stats_bytes)(const gpp__layer *layer);
 
-    /* Stores. All NULL: kernels read the parameters and accumulate gradients in their layout. */
-    gpp_status (*store_init)(gpp__store *store, int64_t rows, gpp_error *err);
-    void (*store_release)(gpp__store *store);
-    gpp_status (*pack)(const gpp__store *store, const gpp__run *run, const char *params,
-                       char *packed);
-    /** Gradients from the kernels' layout to the parameters' (row-major). NULL: they are the same
-     */
-    gpp_status (*unpack_grads)(const gpp__store *store, const gpp__run *run, const char *grads,
-                               char *params_like);
-
-    /* Kernels. prepare sets the bytes and impl; NULL: none needed. */
-    gpp_status (*prepare)(gpp__kernel *kernel, gpp_error *err);
-    void (*release)(gpp__kernel *kernel);
-    gpp_status (*forward)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
-    gpp_status (*backward)(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
+    gpp__kernels cpu;
+    const gpp__kernels *cuda; /* NULL: none, or a build without CUDA */
 };
 
 /** The built-in operators, NULL-terminated: the one list a new operator is added to

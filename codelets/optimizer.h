@@ -35,6 +35,11 @@ typedef struct gpp_optimizer {
      */
     gpp_status (*update)(const void *attr, int64_t t, const double scalar[], int64_t count,
                          float *param, const float *grad, float *const state[]);
+    /** The same on CUDA, launched on cuda->stream. @param factor of the gradient, on the device;
+     * NULL: 1. NaN: no update, nothing changes. NULL: none, or a build without CUDA */
+    gpp_status (*update_cuda)(struct gpp__cuda *cuda, const void *attr, int64_t t,
+                              const double scalar[], int64_t count, float *param, const float *grad,
+                              const float *factor, float *const state[], gpp_error *err);
     bool may_fail; /* an update may fail in a sound program: what was updated is then put back, for
                       which a copy is kept */
 } gpp_optimizer;

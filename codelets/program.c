@@ -82,16 +82,16 @@ static gpp_status prepare_step(gpp__program *p, int k, gpp_error *err)
     step->passes = step->view || (op->passes_in_eval && op->passes_in_eval(l));
     step->trains = gpp__layer_trains(l);
     step->records = op->stats_bytes && op->stats_bytes(l) > 0;
-    step->active = has_gradient_to_pass(p, step) && (step->view || op->backward);
+    step->active = has_gradient_to_pass(p, step) && (step->view || op->cpu.backward);
     const gpp__desc *rows = l->in_count ? &l->in[0] : &l->out[0];
     step->kernel = (gpp__kernel){.layer = l,
                                  .rows = gpp__desc_rows(rows, p->batch),
                                  .threads = p->threads,
                                  .store = &p->stage->store[k - 1]};
     memcpy(step->kernel.batch, p->batch, sizeof p->batch);
-    if (step->view || p->empty || !op->prepare)
+    if (step->view || p->empty || !op->cpu.prepare)
         return GPP_OK;
-    gpp_status status = op->prepare(&step->kernel, err);
+    gpp_status status = op->cpu.prepare(&step->kernel, err);
     step->prepared = status == GPP_OK;
     return status;
 }
@@ -159,8 +159,8 @@ void gpp__program_free(gpp__program *p)
     if (!p)
         return;
     for (int k = 1; p->step && k <= p->steps; k++)
-        if (p->step[k].prepared && p->step[k].layer->op->release)
-            p->step[k].layer->op->release(&p->step[k].kernel);
+        if (p->step[k].prepared && p->step[k].layer->op->cpu.release)
+            p->step[k].layer->op->cpu.release(&p->step[k].kernel);
     for (int w = 0; w < GPP__PASSES; w++) {
         free(p->way[w].root);
         free(p->way[w].write);

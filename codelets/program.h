@@ -67,6 +67,10 @@ gpp_status gpp__stage_grads(const gpp__stage *stage, const gpp__run *run, int k,
                             char *room, char **plain);
 
 size_t gpp__stage_room(const gpp__stage *stage);
+/** Fold `count` records of statistics, stage->stats_bytes each, into the buffers of the parameter
+ * block. */
+gpp_status gpp__stage_commit(const gpp__stage *stage, const gpp__run *run, int count,
+                             const char *stats, char *params);
 
 /** Pointers of one cell. NULL where a thing does not exist. */
 typedef struct gpp__cell_io {

@@ -179,7 +179,7 @@ static gpp_status forward_step(const gpp__program *p, const int root[], const gp
     if (cell->stats && s->records && run->training && !run->recomputing)
         io.stats = cell->stats + p->stage->stats_at[k - 1];
     layer_memory(p, k, cell, &io);
-    gpp_status status = l->op->forward(&s->kernel, run, &io);
+    gpp_status status = l->op->cpu.forward(&s->kernel, run, &io);
     if (status == GPP_OK)
         mark_outputs(p, call, cell, absent);
     return status;
@@ -406,7 +406,7 @@ static gpp_status backward_step(const gpp__program *p, const gpp__action *call, 
         if (!wanted)
             return GPP_OK;
     }
-    return l->op->backward(&s->kernel, run, &io);
+    return l->op->cpu.backward(&s->kernel, run, &io);
 }
 
 /* Gradients of an operator's parameters, from what a split backward has left. */
@@ -439,7 +439,7 @@ static gpp_status weight_step(const gpp__program *p, const gpp__action *call, co
         io.saved = at(cell, call->saved);
     layer_memory(p, k, cell, &io);
     io.grads = cell->grads + p->stage->grad_at[k - 1];
-    return l->op->backward(&s->kernel, run, &io);
+    return l->op->cpu.backward(&s->kernel, run, &io);
 }
 
 /* Gradients of what came in: of all of it, or only where none is computed. */

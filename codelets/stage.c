@@ -52,7 +52,8 @@ static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
 {
     const gpp__layer *l = &s->layer[k];
     s->store[k] = (gpp__store){.layer = l, .grad_bytes = l->param_bytes};
-    return l->op->store_init ? l->op->store_init(&s->store[k], rows > 0 ? rows : 1, err) : GPP_OK;
+    return l->op->cpu.store_init ? l->op->cpu.store_init(&s->store[k], rows > 0 ? rows : 1, err)
+                                 : GPP_OK;
 }
 
 /* The stage of this one's block that has the operator. */
@@ -135,8 +136,8 @@ gpp_status gpp__stage_init(gpp__stage *s, const gpp__network *network, int first
 void gpp__stage_release(gpp__stage *s)
 {
     for (int k = 0; k < s->count; k++)
-        if (s->layer[k].op->store_release)
-            s->layer[k].op->store_release(&s->store[k]);
+        if (s->layer[k].op->cpu.store_release)
+            s->layer[k].op->cpu.store_release(&s->store[k]);
     free(s->store);
     free(s->param_at);
     free(s->packed_at);
@@ -165,20 +166,33 @@ gpp_status gpp__stage_pack(const gpp__stage *s, const gpp__run *run, char *param
     for (int k = 0; k < s->count; k++) {
         if (!s->store[k].packed_bytes)
             continue;
-        gpp_status status = s->layer[k].op->pack(&s->store[k], run, params + s->param_at[k],
-                                                 params + s->packed_at[k]);
+        gpp_status status = s->layer[k].op->cpu.pack(&s->store[k], run, params + s->param_at[k],
+                                                     params + s->packed_at[k]);
         if (status != GPP_OK)
             return status;
     }
     return GPP_OK;
 }
 
+gpp_status gpp__stage_commit(const gpp__stage *s, const gpp__run *run, int count, const char *stats,
+                             char *params)
+{
+    gpp_status status = GPP_OK;
+    for (int k = 0; k < s->count && status == GPP_OK; k++) {
+        const gpp__layer *l = &s->layer[k];
+        if (l->op->stats_bytes && l->op->stats_bytes(l))
+            status = l->op->cpu.commit(l, run, count, stats + s->stats_at[k], s->stats_bytes,
+                                       params + s->param_at[k]);
+    }
+    return status;
+}
+
 static gpp_status unpack(const gpp__stage *s, const gpp__run *run, int k, const char *grads,
                          char *room)
 {
     const gpp_op *op = s->layer[k].op;
-    if (op->unpack_grads)
-        return op->unpack_grads(&s->store[k], run, grads + s->grad_at[k], room);
+    if (op->cpu.unpack_grads)
+        return op->cpu.unpack_grads(&s->store[k], run, grads + s->grad_at[k], room);
     memcpy(room, grads + s->grad_at[k], s->layer[k].param_bytes);
     return GPP_OK;
 }
@@ -201,7 +215,7 @@ size_t gpp__stage_room(const gpp__stage *s)
         size_t bytes = gpp__align(l->param_bytes);
         if (l->shares < 0 && l->param_count && s->shared[k])
             bytes *= 2;
-        else if (!l->op->unpack_grads)
+        else if (!l->op->cpu.unpack_grads)
             continue;
         most = bytes > most ? bytes : most;
     }
@@ -215,7 +229,7 @@ gpp_status gpp__stage_grads(const gpp__stage *s, const gpp__run *run, int k, cha
     int node = s->first + k;
     *plain = grads + s->grad_at[k];
     bool shared = s->shared[k];
-    if (!l->op->unpack_grads && !shared)
+    if (!l->op->cpu.unpack_grads && !shared)
         return GPP_OK;
     *plain = room;
     gpp_status status = unpack(s, run, k, grads, room);

@@ -167,10 +167,10 @@ static void set_op(gpp__user_op *op)
         .may_stash_none = op->stashes > 0,
         .init = gpp__user_init,
         .flops = def->flops ? gpp__user_flops : NULL,
-        .prepare = gpp__user_prepare,
-        .release = gpp__user_release,
-        .forward = gpp__user_forward,
-        .backward = def->backward ? gpp__user_backward : NULL,
+        .cpu.prepare = gpp__user_prepare,
+        .cpu.release = gpp__user_release,
+        .cpu.forward = gpp__user_forward,
+        .cpu.backward = def->backward ? gpp__user_backward : NULL,
     };
 }
 

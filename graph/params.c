@@ -228,7 +228,7 @@ static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_er
         for (int k = 0; k < s->count && status == GPP_OK; k++) {
             bool uses = s->first + k == at->named->node || s->layer[k].shares == at->named->node;
             if (uses && s->store[k].packed_bytes)
-                status = s->layer[k].op->pack(&s->store[k], &run, params + s->param_at[k],
+                status = s->layer[k].op->cpu.pack(&s->store[k], &run, params + s->param_at[k],
                                               params + s->packed_at[k]);
         }
     gpp__host_release(p, GPP__PARAMS, at->home);

@@ -12,21 +12,7 @@
 
 #include "graph/pipe.h"
 
-static void commit_stage(const gpp__stage *s, int count, const char *stats, const char **record,
-                         char *params)
-{
-    for (int k = 0; k < s->count; k++) {
-        const gpp__layer *l = &s->layer[k];
-        if (!l->op->stats_bytes || !l->op->stats_bytes(l))
-            continue;
-        for (int i = 0; i < count; i++)
-            record[i] = stats + (size_t)i * s->stats_bytes + s->stats_at[k];
-        l->op->commit(l, count, record, params + s->param_at[k]);
-    }
-}
-
-static gpp_status commit_partition(gpp_pipe *p, int j, int count, const char **record,
-                                   gpp_error *err)
+static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
 {
     char *stats = NULL, *params = NULL;
     gpp_status status = gpp__host_acquire(p, GPP__STATS, j, STARPU_R, &stats, err);
@@ -34,7 +20,7 @@ static gpp_status commit_partition(gpp_pipe *p, int j, int count, const char **r
         return status;
     status = gpp__host_acquire(p, GPP__PARAMS, p->home[j], STARPU_RW, &params, err);
     if (status == GPP_OK) {
-        commit_stage(&p->stage[j], count, stats, record, params);
+        status = gpp__stage_commit(&p->stage[j], &(gpp__run){.err = err}, count, stats, params);
         gpp__host_release(p, GPP__PARAMS, p->home[j]);
     }
     gpp__host_release(p, GPP__STATS, j);
@@ -48,15 +34,9 @@ gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *er
         !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP_OK;
     gpp_status status = GPP_OK;
-    const char **record = NULL;
-    for (int j = 0; j < p->partitions && status == GPP_OK; j++) {
-        if (!p->stage[j].stats_bytes)
-            continue;
-        if (!record && !(record = malloc((size_t)count * sizeof *record)))
-            return gpp__fail(err, GPP_ENOMEM, "statistics of %d micro-batches", count);
-        status = commit_partition(p, j, count, record, err);
-    }
-    free(record);
+    for (int j = 0; j < p->partitions && status == GPP_OK; j++)
+        if (p->stage[j].stats_bytes)
+            status = commit_partition(p, j, count, err);
     return status;
 }
 

@@ -275,9 +275,9 @@ const gpp_op test_op_faulty = {
     .attr_size = sizeof(faulty_attr),
     .infer = gpp__infer_same,
     .may_fail = true,
-    .prepare = faulty_prepare,
-    .forward = faulty_forward,
-    .backward = faulty_backward,
+    .cpu.prepare = faulty_prepare,
+    .cpu.forward = faulty_forward,
+    .cpu.backward = faulty_backward,
 };
 
 typedef struct spin_attr {
@@ -334,9 +334,9 @@ const gpp_op test_op_spin = {
     .keys = spin_keys,
     .attr_size = sizeof(spin_attr),
     .infer = gpp__infer_same,
-    .prepare = faulty_prepare,
-    .forward = spin_forward,
-    .backward = spin_backward,
+    .cpu.prepare = faulty_prepare,
+    .cpu.forward = spin_forward,
+    .cpu.backward = spin_backward,
 };
 
 /* --- an operator of a user ----------------------------------------------------------------------

@@ -159,11 +159,11 @@ static gpp_status compile(test_rig *rig, const int64_t batch[GPP__BATCHES], int 
     memcpy(kernel->batch, batch, sizeof kernel->batch);
     kernel->rows = gpp__desc_rows(rig->layer.in_count ? rig->layer.in : rig->layer.out, batch);
     rig->store = (gpp__store){.layer = &rig->layer, .grad_bytes = rig->layer.param_bytes};
-    status = op->store_init ? op->store_init(&rig->store, kernel->rows, err) : GPP_OK;
+    status = op->cpu.store_init ? op->cpu.store_init(&rig->store, kernel->rows, err) : GPP_OK;
     if (status)
         return status;
     rig->has_store = true;
-    status = op->prepare ? op->prepare(kernel, err) : GPP_OK;
+    status = op->cpu.prepare ? op->cpu.prepare(kernel, err) : GPP_OK;
     rig->has_kernel = !status;
     return status;
 }
@@ -239,10 +239,10 @@ void test_rig_free(test_rig *rig)
     if (!rig)
         return;
     const gpp_op *op = rig->layer.op;
-    if (rig->has_kernel && op->release)
-        op->release(&rig->kernel);
-    if (rig->has_store && op->store_release)
-        op->store_release(&rig->store);
+    if (rig->has_kernel && op->cpu.release)
+        op->cpu.release(&rig->kernel);
+    if (rig->has_store && op->cpu.store_release)
+        op->cpu.store_release(&rig->store);
     gpp__pool_free(rig->run.pool);
     void *all[] = {rig->params,  rig->packed, rig->grads,     rig->saved,
                    rig->scratch, rig->stats,  rig->layer.attr};
@@ -351,9 +351,9 @@ static gpp_status call_forward(test_rig *rig, gpp__io *io)
     io->packed = rig->packed;
     io->scratch = rig->scratch;
     rig->absent = 0;
-    if (op->pack)
-        status = op->pack(&rig->store, &rig->run, rig->params, rig->packed);
-    return status ? status : op->forward(&rig->kernel, &rig->run, io);
+    if (op->cpu.pack)
+        status = op->cpu.pack(&rig->store, &rig->run, rig->params, rig->packed);
+    return status ? status : op->cpu.forward(&rig->kernel, &rig->run, io);
 }
 
 gpp_status test_rig_forward_tuple(test_rig *rig, const void *const in[], void *const out[])
@@ -417,8 +417,8 @@ static gpp_status call_backward(test_rig *rig, gpp__io *io, bool accumulate)
     io->grads = rig->frozen ? NULL : rig->grads;
     io->accumulate = accumulate;
     io->scratch = rig->scratch;
-    need(layer->op->backward != NULL, "this operator has no backward");
-    return layer->op->backward(&rig->kernel, &rig->run, io);
+    need(layer->op->cpu.backward != NULL, "this operator has no backward");
+    return layer->op->cpu.backward(&rig->kernel, &rig->run, io);
 }
 
 gpp_status test_rig_backward_tuple(test_rig *rig, const float *const grad_out[],
@@ -471,9 +471,10 @@ void test_rig_grad(test_rig *rig, int p, float *out)
     const gpp_op *op = rig->layer.op;
     const gpp__param *param = &rig->layer.param[p];
     char *plain = rig->grads, *room = NULL;
-    if (op->unpack_grads) {
+    if (op->cpu.unpack_grads) {
         plain = room = test_room(rig->layer.param_bytes);
-        need(!op->unpack_grads(&rig->store, &rig->run, rig->grads, room), "unpack_grads failed");
+        need(!op->cpu.unpack_grads(&rig->store, &rig->run, rig->grads, room),
+             "unpack_grads failed");
     }
     memcpy(out, plain + param->offset, (size_t)param->count * sizeof *out);
     free(room);
@@ -481,6 +482,12 @@ void test_rig_grad(test_rig *rig, int p, float *out)
 
 void test_rig_commit(test_rig *rig, int count, const char *const stats[])
 {
-    need(rig->layer.op->commit != NULL, "this operator commits nothing");
-    rig->layer.op->commit(&rig->layer, count, stats, rig->params);
+    need(rig->layer.op->cpu.commit != NULL, "this operator commits nothing");
+    size_t bytes = rig->layer.op->stats_bytes(&rig->layer);
+    char *all = malloc((size_t)count * bytes + 1);
+    for (int i = 0; i < count; i++)
+        memcpy(all + (size_t)i * bytes, stats[i], bytes);
+    need(!rig->layer.op->cpu.commit(&rig->layer, &rig->run, count, all, bytes, rig->params),
+         "commit failed");
+    free(all);
 }

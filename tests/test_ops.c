@@ -742,7 +742,7 @@ Test(dropout, evaluation_passes_everything_on)
     test_rig_forward(rig, x, y);
     cr_expect(test_same(x, y, 100), "as programs do it");
     gpp__io io = {.in = {x}, .out = {out}};
-    rig->layer.op->forward(&rig->kernel, &rig->run, &io);
+    rig->layer.op->cpu.forward(&rig->kernel, &rig->run, &io);
     cr_expect(test_same(x, out, 100), "when its kernel is called all the same");
     test_rig_free(rig);
 }

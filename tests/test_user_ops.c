@@ -12,13 +12,13 @@
 static gpp_status forward(user_rig *r)
 {
     gpp_error_clear(&r->err);
-    return r->layer.op->forward(&r->kernel, &r->run, &r->io);
+    return r->layer.op->cpu.forward(&r->kernel, &r->run, &r->io);
 }
 
 static gpp_status backward(user_rig *r)
 {
     gpp_error_clear(&r->err);
-    return r->layer.op->backward(&r->kernel, &r->run, &r->io);
+    return r->layer.op->cpu.backward(&r->kernel, &r->run, &r->io);
 }
 
 /* Values of gate's tensors: a, b, p; y0, y1, s; their gradients. */

@@ -34,7 +34,7 @@ gpp_status user_rig_init(user_rig *r, const gpp_operator *def, int ins, const gp
     }
     r->kernel = (gpp__kernel){.layer = &r->layer, .rows = ROWS, .batch = {ROWS, 2 * ROWS}};
     if (!status)
-        status = op->prepare(&r->kernel, &r->err);
+        status = op->cpu.prepare(&r->kernel, &r->err);
     r->params = test_room(r->layer.param_bytes);
     r->grads = test_room(r->layer.param_bytes);
     r->saved = test_room(r->kernel.saved_bytes);
@@ -44,7 +44,7 @@ gpp_status user_rig_init(user_rig *r, const gpp_operator *def, int ins, const gp
 
 void user_rig_release(user_rig *r)
 {
-    gpp__user_op_op(r->user)->release(&r->kernel);
+    gpp__user_op_op(r->user)->cpu.release(&r->kernel);
     gpp__user_op_drop(r->user);
     free(r->layer.attr);
     free(r->params);

@@ -64,8 +64,8 @@ const gpp_op gpp_op_adaptive_avgpool2d = {
     .attr_size = sizeof(adaptive_avgpool2d_attr),
     .infer = adaptive_avgpool2d_infer,
     .flops = adaptive_avgpool2d_flops,
-    .prepare = adaptive_avgpool2d_prepare,
-    .release = gpp__resample_release,
-    .forward = gpp__resample_forward,
-    .backward = gpp__resample_backward,
+    .cpu.prepare = adaptive_avgpool2d_prepare,
+    .cpu.release = gpp__resample_release,
+    .cpu.forward = gpp__resample_forward,
+    .cpu.backward = gpp__resample_backward,
 };

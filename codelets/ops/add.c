@@ -36,6 +36,6 @@ const gpp_op gpp_op_add = {
     .infer = gpp__infer_equal,
     .in_place = true,
     .flops = add_flops,
-    .forward = add_forward,
-    .backward = add_backward,
+    .cpu.forward = add_forward,
+    .cpu.backward = add_backward,
 };

@@ -117,8 +117,8 @@ const gpp_op gpp_op_avgpool2d = {
     .attr_size = sizeof(avgpool2d_attr),
     .infer = avgpool2d_infer,
     .flops = avgpool2d_flops,
-    .prepare = avgpool2d_prepare,
-    .release = gpp__resample_release,
-    .forward = gpp__resample_forward,
-    .backward = gpp__resample_backward,
+    .cpu.prepare = avgpool2d_prepare,
+    .cpu.release = gpp__resample_release,
+    .cpu.forward = gpp__resample_forward,
+    .cpu.backward = gpp__resample_backward,
 };

@@ -149,8 +149,8 @@ static record merge(record a, record b)
                     a.m2 + b.m2 + delta * delta * (a.count * (b.count / count))};
 }
 
-/* One update of all channels from records first ... first+count-1. */
-static void update(const gpp__layer *layer, int first, int count, const char *const stats[],
+/* One update of all channels from `count` records. */
+static void update(const gpp__layer *layer, int count, const char *stats, size_t stride,
                    char *params)
 {
     const batchnorm_attr *attr = layer->attr;
@@ -162,29 +162,32 @@ static void update(const gpp__layer *layer, int first, int count, const char *co
     double f = isnan(attr->momentum) ? 1 / (double)*tracked : attr->momentum;
     for (int64_t c = 0; c < channels; c++) {
         record all = {0, 0, 0};
-        for (int i = first; i < first + count; i++)
-            all = merge(all, record_at(stats[i], channels, c));
+        for (int i = 0; i < count; i++)
+            all = merge(all, record_at(stats + (size_t)i * stride, channels, c));
         double divisor = attr->deferred ? all.count : all.count - 1;
         mean[c] = (float)((1 - f) * mean[c] + f * all.mean);
         var[c] = (float)((1 - f) * var[c] + f * (all.m2 / divisor));
     }
 }
 
-static void batchnorm_commit(const gpp__layer *layer, int count, const char *const stats[],
-                             char *params)
+static gpp_status batchnorm_commit(const gpp__layer *layer, const gpp__run *run, int count,
+                                   const char *stats, size_t stride, char *params)
 {
     const batchnorm_attr *attr = layer->attr;
     double numbers = 0;
+    (void)run;
     if (!attr->track)
-        return;
+        return GPP_OK;
     for (int i = 0; i < count; i++) {
-        double of_this = record_at(stats[i], layer->in[0].dim[0], 0).count;
+        const char *one = stats + (size_t)i * stride;
+        double of_this = record_at(one, layer->in[0].dim[0], 0).count;
         numbers += of_this;
         if (!attr->deferred && of_this > 0)
-            update(layer, i, 1, stats, params);
+            update(layer, 1, one, stride, params);
     }
     if (attr->deferred && numbers > 0)
-        update(layer, 0, count, stats, params);
+        update(layer, count, stats, stride, params);
+    return GPP_OK;
 }
 
 /* --- one call --- */
@@ -444,8 +447,8 @@ const gpp_op gpp_op_batchnorm = {
     .init = batchnorm_init,
     .flops = batchnorm_flops,
     .stats_bytes = batchnorm_stats_bytes,
-    .commit = batchnorm_commit,
-    .prepare = batchnorm_prepare,
-    .forward = batchnorm_forward,
-    .backward = batchnorm_backward,
+    .cpu.commit = batchnorm_commit,
+    .cpu.prepare = batchnorm_prepare,
+    .cpu.forward = batchnorm_forward,
+    .cpu.backward = batchnorm_backward,
 };

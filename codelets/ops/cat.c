@@ -123,8 +123,8 @@ const gpp_op gpp_op_cat = {
     .attr_size = sizeof(cat_attr),
     .infer = cat_infer,
     .flops = gpp__no_flops,
-    .forward = cat_forward,
-    .backward = cat_backward,
+    .cpu.forward = cat_forward,
+    .cpu.backward = cat_backward,
 };
 
 /* --- split --- */
@@ -176,6 +176,6 @@ const gpp_op gpp_op_split = {
     .attr_size = sizeof(cat_attr),
     .infer = split_infer,
     .flops = gpp__no_flops,
-    .forward = split_forward,
-    .backward = split_backward,
+    .cpu.forward = split_forward,
+    .cpu.backward = split_backward,
 };

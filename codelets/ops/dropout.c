@@ -338,8 +338,8 @@ const gpp_op gpp_op_dropout = {
     .in_place = true,
     .is_view = keeps_all,
     .passes_in_eval = always,
-    .forward = dropout_forward,
-    .backward = dropout_backward,
+    .cpu.forward = dropout_forward,
+    .cpu.backward = dropout_backward,
 };
 
 const gpp_op gpp_op_dropout2d = {
@@ -350,7 +350,7 @@ const gpp_op gpp_op_dropout2d = {
     .in_place = true,
     .is_view = keeps_all,
     .passes_in_eval = always,
-    .prepare = dropout2d_prepare,
-    .forward = dropout2d_forward,
-    .backward = dropout2d_backward,
+    .cpu.prepare = dropout2d_prepare,
+    .cpu.forward = dropout2d_forward,
+    .cpu.backward = dropout2d_backward,
 };

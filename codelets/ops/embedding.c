@@ -210,6 +210,6 @@ const gpp_op gpp_op_embedding = {
     .row_major = true,
     .init = embedding_init,
     .flops = embedding_flops,
-    .forward = embedding_forward,
-    .backward = embedding_backward,
+    .cpu.forward = embedding_forward,
+    .cpu.backward = embedding_backward,
 };

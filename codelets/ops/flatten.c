@@ -50,6 +50,6 @@ const gpp_op gpp_op_flatten = {
     .infer = flatten_infer,
     .is_view = stays_in_place,
     .flops = no_flops,
-    .forward = flatten_forward,
-    .backward = flatten_backward,
+    .cpu.forward = flatten_forward,
+    .cpu.backward = flatten_backward,
 };

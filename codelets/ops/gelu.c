@@ -140,6 +140,6 @@ const gpp_op gpp_op_gelu = {
     .attr_size = sizeof(gelu_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
-    .forward = forward,
-    .backward = backward,
+    .cpu.forward = forward,
+    .cpu.backward = backward,
 };

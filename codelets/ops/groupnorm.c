@@ -337,9 +337,9 @@ const gpp_op gpp_op_groupnorm = {
     .backward_needs = GPP_NEEDS_INPUT,
     .init = groupnorm_init,
     .flops = groupnorm_flops,
-    .prepare = groupnorm_prepare,
-    .forward = groupnorm_forward,
-    .backward = groupnorm_backward,
+    .cpu.prepare = groupnorm_prepare,
+    .cpu.forward = groupnorm_forward,
+    .cpu.backward = groupnorm_backward,
 };
 
 const gpp_op gpp_op_instancenorm = {
@@ -350,7 +350,7 @@ const gpp_op gpp_op_instancenorm = {
     .backward_needs = GPP_NEEDS_INPUT,
     .init = groupnorm_init,
     .flops = groupnorm_flops,
-    .prepare = groupnorm_prepare,
-    .forward = groupnorm_forward,
-    .backward = groupnorm_backward,
+    .cpu.prepare = groupnorm_prepare,
+    .cpu.forward = groupnorm_forward,
+    .cpu.backward = groupnorm_backward,
 };

@@ -66,6 +66,6 @@ const gpp_op gpp_op_hardtanh = {
     .infer = hardtanh_infer,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
-    .forward = forward,
-    .backward = backward,
+    .cpu.forward = forward,
+    .cpu.backward = backward,
 };

@@ -308,7 +308,7 @@ const gpp_op gpp_op_layernorm = {
     .row_major = true,
     .init = layernorm_init,
     .flops = layernorm_flops,
-    .prepare = layernorm_prepare,
-    .forward = layernorm_forward,
-    .backward = layernorm_backward,
+    .cpu.prepare = layernorm_prepare,
+    .cpu.forward = layernorm_forward,
+    .cpu.backward = layernorm_backward,
 };

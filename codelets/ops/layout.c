@@ -64,8 +64,8 @@ const gpp_op gpp__op_channels_last = {
     .is_view = same_bytes,
     .passes_none = true,
     .flops = gpp__no_flops,
-    .forward = last_forward,
-    .backward = last_backward,
+    .cpu.forward = last_forward,
+    .cpu.backward = last_backward,
 };
 
 const gpp_op gpp__op_channels_first = {
@@ -74,6 +74,6 @@ const gpp_op gpp__op_channels_first = {
     .is_view = same_bytes,
     .passes_none = true,
     .flops = gpp__no_flops,
-    .forward = first_forward,
-    .backward = first_backward,
+    .cpu.forward = first_forward,
+    .cpu.backward = first_backward,
 };

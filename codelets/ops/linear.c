@@ -345,7 +345,7 @@ const gpp_op gpp_op_linear = {
     .backward_needs = GPP_NEEDS_INPUT,
     .init = linear_init,
     .flops = linear_flops,
-    .prepare = linear_prepare,
-    .forward = linear_forward,
-    .backward = linear_backward,
+    .cpu.prepare = linear_prepare,
+    .cpu.forward = linear_forward,
+    .cpu.backward = linear_backward,
 };

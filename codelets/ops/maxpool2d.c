@@ -513,8 +513,8 @@ const gpp_op gpp_op_maxpool2d = {
     .infer = maxpool2d_infer,
     .backward_needs = GPP_NEEDS_NOTHING,
     .flops = maxpool2d_flops,
-    .prepare = maxpool2d_prepare,
-    .release = maxpool2d_release,
-    .forward = maxpool2d_forward,
-    .backward = maxpool2d_backward,
+    .cpu.prepare = maxpool2d_prepare,
+    .cpu.release = maxpool2d_release,
+    .cpu.forward = maxpool2d_forward,
+    .cpu.backward = maxpool2d_backward,
 };

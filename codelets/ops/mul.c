@@ -78,6 +78,6 @@ const gpp_op gpp_op_mul = {
     .infer = gpp__infer_equal,
     .backward_needs = GPP_NEEDS_INPUT,
     .flops = mul_flops,
-    .forward = mul_forward,
-    .backward = mul_backward,
+    .cpu.forward = mul_forward,
+    .cpu.backward = mul_backward,
 };

@@ -97,6 +97,6 @@ const gpp_op gpp_op_pad = {
     .infer = pad_infer,
     .is_view = is_nothing,
     .flops = gpp__no_flops,
-    .forward = pad_forward,
-    .backward = pad_backward,
+    .cpu.forward = pad_forward,
+    .cpu.backward = pad_backward,
 };

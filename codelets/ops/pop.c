@@ -206,8 +206,8 @@ const gpp_op gpp_op_pop = {
     .skips = gpp__skips_pop,
     .takes_none = true,
     .flops = pop_flops,
-    .forward = pop_forward,
-    .backward = pop_backward,
+    .cpu.forward = pop_forward,
+    .cpu.backward = pop_backward,
 };
 
 const gpp_op gpp_op_combine = {
@@ -217,6 +217,6 @@ const gpp_op gpp_op_combine = {
     .infer = pop_infer,
     .takes_none = true,
     .flops = pop_flops,
-    .forward = pop_forward,
-    .backward = pop_backward,
+    .cpu.forward = pop_forward,
+    .cpu.backward = pop_backward,
 };

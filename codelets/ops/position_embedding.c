@@ -149,6 +149,6 @@ const gpp_op gpp_op_position_embedding = {
     .infer = position_embedding_infer,
     .in_place = true,
     .init = position_embedding_init,
-    .forward = position_embedding_forward,
-    .backward = position_embedding_backward,
+    .cpu.forward = position_embedding_forward,
+    .cpu.backward = position_embedding_backward,
 };

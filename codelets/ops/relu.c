@@ -63,6 +63,6 @@ const gpp_op gpp_op_relu = {
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
-    .forward = relu_forward,
-    .backward = relu_backward,
+    .cpu.forward = relu_forward,
+    .cpu.backward = relu_backward,
 };

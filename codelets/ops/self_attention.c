@@ -626,7 +626,7 @@ const gpp_op gpp_op_self_attention = {
     .backward_needs = GPP_NEEDS_INPUT,
     .init = self_attention_init,
     .flops = self_attention_flops,
-    .prepare = self_attention_prepare,
-    .forward = self_attention_forward,
-    .backward = self_attention_backward,
+    .cpu.prepare = self_attention_prepare,
+    .cpu.forward = self_attention_forward,
+    .cpu.backward = self_attention_backward,
 };

@@ -30,6 +30,6 @@ const gpp_op gpp_op_sigmoid = {
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
-    .forward = forward,
-    .backward = backward,
+    .cpu.forward = forward,
+    .cpu.backward = backward,
 };

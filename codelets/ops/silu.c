@@ -36,6 +36,6 @@ const gpp_op gpp_op_silu = {
     .name = "silu",
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
-    .forward = forward,
-    .backward = backward,
+    .cpu.forward = forward,
+    .cpu.backward = backward,
 };

@@ -298,8 +298,8 @@ const gpp_op gpp_op_softmax = {
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .flops = softmax_flops,
-    .forward = softmax_forward,
-    .backward = softmax_backward,
+    .cpu.forward = softmax_forward,
+    .cpu.backward = softmax_backward,
 };
 
 static gpp_status log_softmax_forward(const gpp__kernel *kernel, const gpp__run *run,
@@ -324,6 +324,6 @@ const gpp_op gpp_op_log_softmax = {
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .flops = softmax_flops,
-    .forward = log_softmax_forward,
-    .backward = log_softmax_backward,
+    .cpu.forward = log_softmax_forward,
+    .cpu.backward = log_softmax_backward,
 };

@@ -62,6 +62,6 @@ const gpp_op gpp_op_softplus = {
     .attr_size = sizeof(softplus_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
-    .forward = forward,
-    .backward = backward,
+    .cpu.forward = forward,
+    .cpu.backward = backward,
 };

@@ -119,8 +119,8 @@ const gpp_op gpp_op_upsample = {
     .attr_size = sizeof(upsample_attr),
     .infer = upsample_infer,
     .flops = upsample_flops,
-    .prepare = upsample_prepare,
-    .release = gpp__resample_release,
-    .forward = gpp__resample_forward,
-    .backward = gpp__resample_backward,
+    .cpu.prepare = upsample_prepare,
+    .cpu.release = gpp__resample_release,
+    .cpu.forward = gpp__resample_forward,
+    .cpu.backward = gpp__resample_backward,
 };
