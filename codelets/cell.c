@@ -19,9 +19,9 @@ double gpp__cell_now(void)
  * -------------------------------------------------------------------------------------------------------
  */
 
-void gpp__job_init(gpp__job *job)
+void gpp__job_init(gpp__job *job, atomic_uint_fast64_t *failed)
 {
-    *job = (gpp__job){0};
+    *job = (gpp__job){.failed = failed};
     pthread_mutex_init(&job->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -36,12 +36,12 @@ void gpp__job_release(gpp__job *job)
     pthread_cond_destroy(&job->done);
 }
 
-void gpp__job_begin(gpp__job *job, size_t tasks)
+void gpp__job_begin(gpp__job *job, uint64_t run, size_t tasks)
 {
     gpp_error_clear(&job->error);
     job->error_clock = INT_MAX;
     job->left = tasks;
-    job->run++;
+    job->run = run;
     atomic_store(&job->updates, 0);
     atomic_store(&job->stop_clock, INT_MAX);
 }
@@ -50,9 +50,24 @@ void gpp__job_finished(void *arg)
 {
     gpp__job *job = arg;
     pthread_mutex_lock(&job->lock);
-    if (--job->left == 0)
+    if (--job->left == 0) {
+        job->ended = gpp__cell_now();
         pthread_cond_signal(&job->done);
+    }
     pthread_mutex_unlock(&job->lock);
+}
+
+static void fail_later(const gpp__job *job)
+{
+    uint64_t failed = atomic_load(job->failed);
+    while (job->run < failed && !atomic_compare_exchange_weak(job->failed, &failed, job->run))
+        ;
+}
+
+void gpp__job_stop(gpp__job *job)
+{
+    atomic_store(&job->stop_clock, -1);
+    fail_later(job);
 }
 
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err)
@@ -107,6 +122,7 @@ static void note_failure(gpp__cell *c, gpp_status status, gpp_error *error)
         job->error = *error;
         job->error_clock = c->clock;
         atomic_store(&job->stop_clock, c->clock);
+        fail_later(job);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -309,7 +325,9 @@ static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
 /** One parameter's update, cut into units of whole cache lines. */
 typedef struct update_call {
     const gpp__job *job;
-    const gpp__learn *learn;
+    const char *attr; /* the optimizer's, with the parameter's rate and decay */
+    int64_t t;        /* number of this update of the parameter, from 1 */
+    double scalar[GPP__MAX_SCALARS];
     int64_t count;
     float *param;
     const float *grad;
@@ -326,8 +344,8 @@ static void update_part(update_call *u, int64_t at, int64_t count, const float *
     float *state[GPP__MAX_STATES];
     for (int s = 0; s < u->states; s++)
         state[s] = u->state[s] + at;
-    gpp_status status = u->job->optimizer->update(u->learn->attr, u->learn->t, u->learn->scalar,
-                                                  count, u->param + at, grad, state);
+    gpp_status status =
+        u->job->optimizer->update(u->attr, u->t, u->scalar, count, u->param + at, grad, state);
     if (status != GPP_OK)
         atomic_store(&u->status, status);
 }
@@ -358,14 +376,36 @@ typedef struct update_place {
     float factor;
 } update_place;
 
+/* What the optimizer counts for the update to come. */
+static void count_on(update_call *u, int learn)
+{
+    const gpp_optimizer *o = u->job->optimizer;
+    const gpp__learned *l = &u->job->learned[learn];
+    u->attr = u->job->learn_attr + (size_t)learn * o->attr_size;
+    u->t = l->updates + 1;
+    memcpy(u->scalar, l->scalar, sizeof u->scalar);
+    if (o->advance)
+        o->advance(u->attr, u->t, u->scalar);
+}
+
+static void note_count(const update_call *u, int learn)
+{
+    gpp__learned *l = &u->job->learned[learn];
+    l->run = u->job->run;
+    l->updates_before = l->updates;
+    memcpy(l->scalar_before, l->scalar, sizeof l->scalar);
+    l->updates = u->t;
+    memcpy(l->scalar, u->scalar, sizeof l->scalar);
+}
+
 /* @param ordinal  of parameter p among the layer's parameters that are no buffers */
 static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, const gpp__run *run,
                                int k, int p, int ordinal, const char *grads, const update_place *at)
 {
     const gpp__layer *l = &stage->layer[k];
+    int learn = job->learn_at[stage->first + k] + ordinal;
     update_call u = {
         .job = job,
-        .learn = &job->learn[job->learn_at[stage->first + k] + ordinal],
         .count = l->param[p].count,
         .param = (float *)(at->params + stage->param_at[k] + l->param[p].offset),
         .grad = gpp__param_at(l, grads, p),
@@ -376,10 +416,13 @@ static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, con
         u.state[s] = (float *)(at->states + (size_t)s * at->state_length + stage->state_at[k] +
                                l->param[p].offset);
     u.units = (int)(u.count / 65536 + 1);
+    count_on(&u, learn);
     gpp__parallel(run->pool, u.units, update_unit, &u);
     gpp_status status = (gpp_status)atomic_load(&u.status);
-    if (status == GPP_OK)
+    if (status == GPP_OK) {
+        note_count(&u, learn);
         return GPP_OK;
+    }
     return gpp__fail_layer(run->err, status, l->index, "optimizer: update of \"%s.%s\" failed: %s",
                            l->label, l->param[p].name, gpp_status_text(status));
 }
@@ -490,6 +533,36 @@ static void back_up(const gpp__cell *c, char *backup, const update_place *at)
         memcpy(backup + gpp__align(last->params_end), at->states, states);
 }
 
+/* Statistics of forwards, of every partition that has its parameters here, into their buffers. */
+static gpp_status commit(gpp__cell *c, void *buffers[], const gpp__run *run, char *params)
+{
+    const gpp__stage *s = c->stage;
+    gpp_status status = GPP_OK;
+    for (int a = 0; a < c->accesses && status == GPP_OK; a++) {
+        if (c->access[a].role != GPP__ROLE_STATS)
+            continue;
+        while (!s->stats_bytes) /* accesses are in the order of the stages */
+            s = s->after;
+        status = gpp__stage_commit(s, run, c->job->micro_batches, gpp__block_pointer(buffers[a]),
+                                   params);
+        s = s->after;
+    }
+    return status;
+}
+
+static gpp_status learn(gpp__cell *c, const gpp__run *run, const update_place *at)
+{
+    gpp_status status = GPP_OK;
+    for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
+        for (int k = 0; k < s->count && status == GPP_OK; k++)
+            if (owns_and_trains(&s->layer[k]))
+                status = update_layer(c, s, run, k, at);
+    for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
+        status = gpp__stage_pack(s, run, at->params);
+    return status;
+}
+
+/* By now nothing of the step can fail any more but updates themselves. */
 static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     char *backup = buffer(c, buffers, GPP__ROLE_BACKUP);
@@ -498,20 +571,15 @@ static gpp_status update(gpp__cell *c, void *buffers[], const gpp__run *run)
                        .states = buffer(c, buffers, GPP__ROLE_OPTIMIZER),
                        .room = buffer(c, buffers, GPP__ROLE_SCRATCH),
                        .state_length = last_of(c->stage)->state_at_end};
-    if (!clip_factor(c, buffers, &at.factor) || !at.params || !at.grads)
-        return GPP_OK; /* no update, nothing to learn, or its home does it */
+    bool learns = clip_factor(c, buffers, &at.factor) && at.grads;
+    if (!at.params)
+        return GPP_OK; /* nothing to learn or to count, or its home does it */
     if (backup)
         back_up(c, backup, &at);
     atomic_fetch_add(&c->job->updates, 1);
     c->updated = true;
-    gpp_status status = GPP_OK;
-    for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
-        for (int k = 0; k < s->count && status == GPP_OK; k++)
-            if (owns_and_trains(&s->layer[k]))
-                status = update_layer(c, s, run, k, &at);
-    for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
-        status = gpp__stage_pack(s, run, at.params);
-    return status;
+    gpp_status status = run->training ? commit(c, buffers, run, at.params) : GPP_OK;
+    return status == GPP_OK && learns ? learn(c, run, &at) : status;
 }
 
 /* --- codelets
@@ -522,7 +590,7 @@ typedef gpp_status (*cell_fn)(gpp__cell *c, void *buffers[], const gpp__run *run
 
 static void work(gpp__cell *c, void *buffers[], cell_fn fn)
 {
-    if (c->clock > atomic_load(&c->job->stop_clock))
+    if (c->clock > atomic_load(&c->job->stop_clock) || c->job->run > atomic_load(c->job->failed))
         return;
     go_home(c->device);
     gpp_error error = GPP_ERROR_INIT;

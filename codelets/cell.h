@@ -40,12 +40,15 @@ typedef struct gpp__rows {
     int64_t rows; /* with GPP_ROWS_FIXED: of one micro-batch */
 } gpp__rows;
 
-/** How one parameter learns in one update. */
-typedef struct gpp__learn {
-    const void *attr; /* the optimizer's attributes, with this parameter's rate and decay */
-    int64_t t;        /* number of this update of the parameter, from 1 */
+/** What an optimizer counts for one parameter. Its updates change it, so that a step may be
+ * submitted before it is known whether the one before will update anything. */
+typedef struct gpp__learned {
+    int64_t updates; /* it has had */
     double scalar[GPP__MAX_SCALARS];
-} gpp__learn;
+    uint64_t run; /* of the job that changed it last, before which it was: */
+    int64_t updates_before;
+    double scalar_before[GPP__MAX_SCALARS];
+} gpp__learned;
 
 typedef struct gpp__job {
     uint64_t seed, step;
@@ -61,10 +64,12 @@ typedef struct gpp__job {
     const gpp__desc *y_desc, *target_desc;
     const gpp_optimizer *optimizer;
     const void *optimizer_attr;
-    const gpp__learn *learn; /* of every parameter */
-    const int *learn_at;     /* [network->nodes] first parameter of an operator */
-    int learns;              /* parameters */
-    double clip_norm;        /* 0: no clipping */
+    const char *learn_attr; /* [learns][optimizer->attr_size] with the parameter's rate and decay */
+    gpp__learned *learned;  /* [learns] shared by all jobs of a pipe */
+    const int *learn_at;    /* [network->nodes] first parameter of an operator */
+    int learns;             /* parameters */
+    int micro_batches;
+    double clip_norm; /* 0: no clipping */
     bool skip_nonfinite;
     atomic_bool skipped; /* an update has seen gradients that are not finite */
     _Atomic double norm; /* of all gradients; set by updates */
@@ -75,9 +80,12 @@ typedef struct gpp__job {
     pthread_cond_t done;
     gpp_error error; /* of the earliest cycle, lowest partition */
     int error_clock;
-    size_t left; /* tasks to finish */
+    size_t left;  /* tasks to finish */
+    double ended; /* when the last one had, CLOCK_MONOTONIC */
 
-    uint64_t run; /* number of this step of the job's, from 1; of the submitting thread */
+    uint64_t run; /* number of this step, from 1, ascending in the order of submission */
+    atomic_uint_fast64_t *failed; /* of the first step that has failed: later ones do nothing.
+                                     Shared by all jobs of a pipe; UINT64_MAX: none has */
 } gpp__job;
 
 typedef struct gpp__cell {
@@ -101,11 +109,14 @@ extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__
     gpp__weight_codelet, gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet,
     gpp__norm_codelet, gpp__update_codelet;
 
-void gpp__job_init(gpp__job *job);
+/** @param failed  outlives the job */
+void gpp__job_init(gpp__job *job, atomic_uint_fast64_t *failed);
 void gpp__job_release(gpp__job *job);
-/** Begin a step of `tasks` tasks, each of which must get gpp__job_finished as its callback with the
- * job as argument. */
-void gpp__job_begin(gpp__job *job, size_t tasks);
+/** Begin step `run` of `tasks` tasks, each of which must get gpp__job_finished as its callback with
+ * the job as argument. */
+void gpp__job_begin(gpp__job *job, uint64_t run, size_t tasks);
+/** Tasks that have not begun end without effect, as do those of later steps. */
+void gpp__job_stop(gpp__job *job);
 void gpp__job_finished(void *job);
 /** Wait for all tasks. @return the step's status; a failure is copied to `err` */
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err);

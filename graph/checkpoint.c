@@ -30,12 +30,13 @@
 #define PREFIX  "gridpipe."
 #define VERSION "1"
 
-static gpp_status check_pipe(const gpp_pipe *p, const char *path, gpp_error *err)
+static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
 {
     if (!p || !path)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "path" : "pipe");
     if (p->broken)
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
+    gpp__settle(p);
     return GPP_OK;
 }
 
@@ -252,14 +253,15 @@ static bool is_frozen(const gpp_pipe *p, const gpp__named *n)
     return p->network->node[n->node].param[n->param].frozen;
 }
 
-static gpp_status save_parameter(const gpp_pipe *p, const gpp__named *n, gpp_file *f,
-                                 gpp_error *err)
+static gpp_status save_parameter(const gpp_pipe *p, int k, gpp_file *f, gpp_error *err)
 {
+    const gpp__named *n = &p->named[k];
+    const gpp__learned *l = &p->learned[k];
     static const char *const scalar[] = {"scalar0", "scalar1"};
     _Static_assert(GPP__MAX_SCALARS == sizeof scalar / sizeof *scalar, "a name for each");
-    gpp_status status = set_count(f, "updates", n->name, (uint64_t)n->updates, err);
+    gpp_status status = set_count(f, "updates", n->name, (uint64_t)l->updates, err);
     for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
-        status = set_real(f, scalar[s], n->name, n->scalar[s], err);
+        status = set_real(f, scalar[s], n->name, l->scalar[s], err);
     if (status == GPP_OK && !isnan(n->lr))
         status = set_real(f, "lr", n->name, n->lr, err);
     if (status == GPP_OK && !isnan(n->weight_decay))
@@ -290,7 +292,7 @@ static gpp_status save_words(const gpp_pipe *p, gpp_file *f, gpp_error *err)
     if (status == GPP_OK && p->schedule_text)
         status = set_text(f, "schedule", NULL, p->schedule_text, err);
     for (int k = 0; k < p->parameters && status == GPP_OK; k++)
-        status = save_parameter(p, &p->named[k], f, err);
+        status = save_parameter(p, k, f, err);
     return status;
 }
 
@@ -351,14 +353,16 @@ typedef struct state {
     uint64_t steps, seed, updates;
     double lr;
     char *schedule;    /* NULL: none */
-    gpp__named *named; /* [parameters] numbers */
-    bool *frozen;      /* [parameters] */
+    gpp__named *named; /* [parameters] their groups' numbers; */
+    gpp__learned *learned;
+    bool *frozen; /* [parameters] */
 } state;
 
 static void state_release(state *s)
 {
     free(s->schedule);
     free(s->named);
+    free(s->learned);
     free(s->frozen);
 }
 
@@ -419,16 +423,16 @@ static gpp_status read_rates(const gpp_file *f, gpp__named *n, gpp_error *err)
     return status;
 }
 
-static gpp_status read_parameter(const gpp_pipe *p, const gpp_file *f, gpp__named *n, bool *frozen,
-                                 gpp_error *err)
+static gpp_status read_parameter(const gpp_pipe *p, const gpp_file *f, gpp__named *n,
+                                 gpp__learned *l, bool *frozen, gpp_error *err)
 {
     static const char *const scalar[] = {"scalar0", "scalar1"};
     const char *text = NULL;
     uint64_t updates = 0;
     gpp_status status = get_count(f, "updates", n->name, INT64_MAX, &updates, err);
-    n->updates = (int64_t)updates;
+    l->updates = (int64_t)updates;
     for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
-        status = get_real(f, scalar[s], n->name, NULL, &n->scalar[s], err);
+        status = get_real(f, scalar[s], n->name, NULL, &l->scalar[s], err);
     if (status == GPP_OK)
         status = read_rates(f, n, err);
     if (status == GPP_OK)
@@ -453,7 +457,7 @@ static gpp_status read_numbers(const gpp_pipe *p, const gpp_file *f, state *s, g
     if (status == GPP_OK)
         status = read_schedule(f, s, err);
     for (int k = 0; k < p->parameters && status == GPP_OK; k++)
-        status = read_parameter(p, f, &s->named[k], &s->frozen[k], err);
+        status = read_parameter(p, f, &s->named[k], &s->learned[k], &s->frozen[k], err);
     return status;
 }
 
@@ -461,10 +465,12 @@ static gpp_status read_state(const gpp_pipe *p, const gpp_file *f, state *s, gpp
 {
     size_t count = (size_t)p->parameters;
     s->named = calloc(count + 1, sizeof *s->named);
+    s->learned = calloc(count + 1, sizeof *s->learned);
     s->frozen = calloc(count + 1, sizeof *s->frozen);
-    if (!s->named || !s->frozen)
+    if (!s->named || !s->learned || !s->frozen)
         return gpp__fail(err, GPP_ENOMEM, "the state of %d parameters", p->parameters);
     memcpy(s->named, p->named, count * sizeof *s->named);
+    memcpy(s->learned, p->learned, count * sizeof *s->learned);
     locale_t c, before = enter_c_locale(&c);
     gpp_status status = read_numbers(p, f, s, err);
     leave_c_locale(c, before);
@@ -478,6 +484,7 @@ static void adopt_state(gpp_pipe *p, state *s)
         if (s->frozen[k] != is_frozen(p, &p->named[k]))
             gpp_pipe_freeze(p, p->named[k].name, s->frozen[k], NULL);
     memcpy(p->named, s->named, (size_t)p->parameters * sizeof *p->named);
+    memcpy(p->learned, s->learned, (size_t)p->parameters * sizeof *p->learned);
     p->steps = s->steps;
     p->seed = s->seed;
     p->updates = (int64_t)s->updates;

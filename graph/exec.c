@@ -257,6 +257,15 @@ static gpp_status measure(const gpp_pipe *p, unsigned flags, const gpp__progset 
     return GPP_OK;
 }
 
+/* An update folds in statistics, but waits for no gradient: the step could still fail. */
+static bool commits_early(const gpp_pipe *p, unsigned flags, const sizes *z)
+{
+    bool early = false;
+    for (int j = 0; j < p->partitions && (flags & GPP__DO_UPDATE) && (flags & GPP__DO_FORWARD); j++)
+        early |= z->stage[j].stats > 0 && !z->stage[z->stage[j].home].trains;
+    return early;
+}
+
 static bool may_fail(const gpp_pipe *p)
 {
     bool may = p->optimizer && p->optimizer->may_fail;
@@ -279,7 +288,8 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
         .routes = p->crossings,
         .node_of = p->node_of,
         .window = trains ? 0 : EVALUATE_WINDOW,
-        .wait_for_all = may_fail(p) || p->shares,
+        .wait_for_all =
+            may_fail(p) || p->shares || (status == GPP_OK && commits_early(p, flags, &z)),
         .accumulate = flags & GPP__DO_ADD,
         .statistics = trains && (flags & GPP__DO_FORWARD),
         .norms = ((size_t)p->parameters + 1) * sizeof(double),
@@ -296,7 +306,7 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
 static gpp_status within_limit(const gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 {
     for (int d = 0; p->memory_limit && d < p->devices; d++) {
-        size_t need = p->state[d].planned + gpp__slots_missing(p, e->instance, e->plan, d);
+        size_t need = p->state[d].planned + gpp__slots_missing(p, e, d);
         if (need > p->memory_limit)
             return gpp__fail(
                 err, GPP_ENOMEM,
@@ -315,8 +325,9 @@ static gpp_status get_blocks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 {
     for (size_t k = 0; k < e->plan->buffers; k++) {
         const gpp__buffer *b = &e->plan->buffer[k];
-        gpp_status status = gpp__slot_get(p, e->instance, (gpp__class)b->cls, b->j, b->slot,
-                                          b->bytes, b->device, b->other, &e->block[k], err);
+        gpp_status status =
+            gpp__slot_get(p, e->instance, (gpp__class)b->cls, gpp__slot_list(e, b), b->slot,
+                          b->bytes, b->device, b->other, &e->block[k], err);
         if (status != GPP_OK)
             return status;
     }
@@ -337,7 +348,7 @@ static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
     const gpp__progset *set = shorter ? e->last : e->full;
     gpp__cell *c = &e->cell[k];
     *c = (gpp__cell){
-        .job = &p->job,
+        .job = &p->flight[e->turn].job,
         .device = &p->state[t->device].cpu,
         .stage = &p->stage[t->j],
         .program = set->program[t->j],
@@ -360,13 +371,16 @@ static void exec_free(gpp_pipe *p, gpp__exec *e)
 {
     if (!e)
         return;
-    if (p->last == e)
-        p->last = NULL;
+    if (p->flight[e->turn].exec == e)
+        p->flight[e->turn].exec = NULL;
+    if (p->last_exec == e)
+        p->has_last = false;
     gpp__progset_put(p, e->full);
     gpp__progset_put(p, e->last);
     gpp__plan_free(e->plan);
     free(e->cell);
     free(e->ticket);
+    free(e->ms);
     free(e->block);
     free(e);
 }
@@ -433,7 +447,7 @@ static gpp_status plan_step(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 }
 
 static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                           gpp__exec **exec, gpp_error *err)
+                           int turn, gpp__exec **exec, gpp_error *err)
 {
     gpp__exec *e = calloc(1, sizeof *e);
     if (!e)
@@ -441,6 +455,7 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, 
     e->flags = flags;
     e->rows = *rows;
     e->instance = instance;
+    e->turn = turn;
     gpp_status status = plan_step(p, e, err);
     if (status == GPP_OK)
         status = within_limit(p, e, err);
@@ -448,8 +463,9 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, 
         goto free_exec;
     e->cell = calloc(e->plan->tasks + 1, sizeof *e->cell);
     e->ticket = calloc(e->plan->tasks + 1, sizeof *e->ticket);
+    e->ms = calloc(e->plan->tasks + 1, sizeof *e->ms);
     e->block = calloc(e->plan->buffers + 1, sizeof *e->block);
-    if (!e->cell || !e->ticket || !e->block) {
+    if (!e->cell || !e->ticket || !e->ms || !e->block) {
         status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", e->plan->tasks);
         goto free_exec;
     }
@@ -466,12 +482,13 @@ free_exec:
 }
 
 gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                         gpp__exec **exec, gpp_error *err)
+                         int turn, gpp__exec **exec, gpp_error *err)
 {
     gpp__exec **place = &p->exec[0];
     for (int k = 0; k < GPP__EXECS; k++) {
         gpp__exec *e = p->exec[k];
-        if (e && e->flags == flags && same_rows(&e->rows, rows) && e->instance == instance) {
+        if (e && e->flags == flags && same_rows(&e->rows, rows) && e->instance == instance &&
+            e->turn == turn) {
             e->used = ++p->clock;
             *exec = e;
             return GPP_OK;
@@ -479,9 +496,10 @@ gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, in
         if (!e || (*place && e->used < (*place)->used))
             place = &p->exec[k];
     }
+    gpp__settle(p); /* buffers may have to grow, and what flies may be what is forgotten */
     exec_free(p, *place);
     *place = NULL;
-    gpp_status status = exec_new(p, flags, rows, instance, place, err);
+    gpp_status status = exec_new(p, flags, rows, instance, turn, place, err);
     if (status == GPP_OK)
         (*place)->used = ++p->clock;
     *exec = *place;

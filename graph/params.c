@@ -32,8 +32,7 @@ static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
     const gpp__stage *s = &p->stage[j];
     const gpp__layer *l = &s->layer[k];
     for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
-        p->named[at[l->param[q].buffer]++] =
-            (gpp__named){*name, s->first + k, q, j, k, 0, {1, 1}, NAN, NAN};
+        p->named[at[l->param[q].buffer]++] = (gpp__named){*name, s->first + k, q, j, k, NAN, NAN};
         *name += sprintf(*name, "%s.%s", l->label, l->param[q].name) + 1;
     }
 }
@@ -45,8 +44,12 @@ static gpp_status list_named(gpp_pipe *p, gpp_error *err)
     int all = p->parameters + p->buffers, at[2] = {0, p->parameters};
     p->named = calloc((size_t)all + 1, sizeof *p->named);
     p->names = malloc(name_bytes + 1);
-    if (!p->named || !p->names)
+    p->learned = calloc((size_t)p->parameters + 1, sizeof *p->learned);
+    if (!p->named || !p->names || !p->learned)
         return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", all);
+    for (int k = 0; k < p->parameters; k++)
+        for (int s = 0; s < GPP__MAX_SCALARS; s++)
+            p->learned[k].scalar[s] = 1;
     char *name = p->names;
     for (int j = 0; j < p->partitions; j++)
         for (int k = 0; k < p->stage[j].count; k++)
@@ -171,6 +174,7 @@ void gpp__params_release(gpp_pipe *p)
 {
     free(p->named);
     free(p->names);
+    free(p->learned);
 }
 
 /* --- by name ---------------------------------------------------------------------------------- */
@@ -182,12 +186,13 @@ typedef struct place {
     size_t offset, bytes;
 } place;
 
-static gpp_status find(const gpp_pipe *p, bool buffer, const char *name, const void *data,
-                       int64_t count, place *at, gpp_error *err)
+static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *data, int64_t count,
+                       place *at, gpp_error *err)
 {
     const char *what = buffer ? "buffer" : "parameter";
     if (!p || !name || !data)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", !p ? "pipe" : !name ? "name" : "data");
+    gpp__settle(p);
     int first = buffer ? p->parameters : 0, end = p->parameters + (buffer ? p->buffers : 0);
     for (int index = first; index < end; index++) {
         const gpp__named *n = &p->named[index];
@@ -229,7 +234,7 @@ static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_er
             bool uses = s->first + k == at->named->node || s->layer[k].shares == at->named->node;
             if (uses && s->store[k].packed_bytes)
                 status = s->layer[k].op->cpu.pack(&s->store[k], &run, params + s->param_at[k],
-                                              params + s->packed_at[k]);
+                                                  params + s->packed_at[k]);
         }
     gpp__host_release(p, GPP__PARAMS, at->home);
     return status;
@@ -325,6 +330,7 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     bool found = false;
     if (!p || !name)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
+    gpp__settle(p);
     for (int k = 0; k < p->parameters; k++)
         if (is_meant(p, &p->named[k], name)) {
             set_frozen(p, &p->named[k], frozen);

@@ -100,6 +100,7 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
 static gpp_status make_slots(gpp_pipe *p, gpp_error *err)
 {
     int n = p->partitions > p->devices ? p->partitions : p->devices;
+    n = n > GPP__TURNS ? n : GPP__TURNS;
     p->slot_lists = p->crossings > n ? p->crossings : n;
     for (int c = 0; c < GPP__CLASSES; c++)
         if (!(p->slots[c] = gpp__slots_new(p)))
@@ -183,7 +184,7 @@ static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
     gpp__exec *e;
     gpp__batch rows = {{batch}};
     unsigned flags = p->loss ? gpp__pipe_training(p) : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
-    return gpp__exec_get(p, flags, &rows, 0, &e, err);
+    return gpp__exec_get(p, flags, &rows, 0, 0, &e, err);
 }
 
 static gpp_status copy_model(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *o,
@@ -258,7 +259,9 @@ static gpp_status make(gpp_pipe **pipe, bool draft, const gpp_model *model,
     gpp_pipe *p = calloc(1, sizeof *p);
     if (!p)
         return gpp__fail(err, GPP_ENOMEM, "a pipe");
-    gpp__job_init(&p->job);
+    atomic_init(&p->failed, UINT64_MAX);
+    for (int t = 0; t < GPP__TURNS; t++)
+        gpp__job_init(&p->flight[t].job, &p->failed);
     p->draft = draft;
     p->chunks = o->chunks;
     p->checkpoint = o->checkpoint;
@@ -294,7 +297,8 @@ void gpp_pipe_free(gpp_pipe *p)
 {
     if (!p)
         return;
-    gpp__step_settle(p);
+    gpp__settle(p);
+    gpp__stuck_settle(p);
     gpp__recorder_free(p);
     gpp__exec_free_all(p);
     if (p->has_runtime)
@@ -319,13 +323,14 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->schedule_text);
     free(p->table_text);
     free(p->class_weight);
-    free(p->learn);
-    free(p->learn_attr);
     free(p->learn_at);
     free(p->optimizer_attr);
     free(p->op);
     gpp_model_free(p->model);
-    gpp__job_release(&p->job);
+    for (int t = 0; t < GPP__TURNS; t++) {
+        gpp__job_release(&p->flight[t].job);
+        free(p->flight[t].learn_attr);
+    }
     free(p);
 }
 

@@ -57,16 +57,18 @@ typedef struct gpp__exec {
     unsigned flags;
     gpp__batch rows;
     int instance;  /* of the buffers that outlive it: 0, or a kept forward's */
+    int turn;      /* of the flights that run it */
     uint64_t used; /* clock of the cache */
     gpp__plan *plan;
     gpp__progset *full,
         *last;               /* last: of the last micro-batch when it is shorter, else full again */
     gpp__cell *cell;         /* [tasks] */
     gpp__ticket *ticket;     /* [tasks] */
+    double *ms;              /* [tasks] that they took when they ran last */
     gpp__block_data **block; /* [plan->buffers] */
 } gpp__exec;
 
-enum { GPP__EXECS = 8, GPP__PROGSETS = 2 * GPP__EXECS + 2 };
+enum { GPP__EXECS = 16, GPP__PROGSETS = 2 * GPP__EXECS + 2 };
 
 /** The blocks of one class for one partition (route, device), by slot. */
 typedef struct gpp__slots {
@@ -90,6 +92,25 @@ typedef struct gpp__crossing {
     char name[2 * GPP__NAME]; /* of a skip, with its namespace; "": a boundary's */
 } gpp__crossing;
 
+/** Flights at once: that of calls that wait, and of steps that were submitted. */
+enum { GPP__TURNS = 1 + GPP_MAX_SUBMITTED };
+
+/** A plan's run: launched, landed, and then what came of it. */
+typedef struct gpp__flight {
+    gpp__job job;
+    gpp__exec *exec;  /* what it runs, or has run; NULL: nothing yet, or that is forgotten */
+    bool flying;      /* launched, not landed */
+    char *learn_attr; /* [parameters][optimizer->attr_size] for its update */
+    uint64_t steps;   /* the pipe's numbers when it was launched */
+    int64_t updates;
+    double lr;
+    int noted; /* step of the recorder, -1: none */
+    gpp_status status;
+    gpp_error error;
+    double loss; /* of the mini-batch; NAN without one */
+    gpp_step_stats stats;
+} gpp__flight;
+
 enum { GPP__KEPT_LISTS = 3 };
 
 /** A forward that waits for its backward: what it has made is in instance (its index + 1). */
@@ -106,10 +127,7 @@ typedef struct gpp__named {
     int node, param;  /* operator of the network, its parameter */
     int partition, k; /* where that operator is: stage, number in it */
 
-    /* of a parameter */
-    int64_t updates; /* it has had */
-    double scalar[GPP__MAX_SCALARS];
-    double lr, weight_decay; /* of its group; NAN: the optimizer's */
+    double lr, weight_decay; /* of a parameter: its group's; NAN: the optimizer's */
 } gpp__named;
 
 struct gpp_pipe {
@@ -145,12 +163,10 @@ struct gpp_pipe {
     const gpp_optimizer *optimizer;
     void *optimizer_attr;
     double base_lr; /* before the schedule */
-    double lr;      /* of the last update */
     double clip_norm;
     bool skip_nonfinite;
-    gpp__learn *learn; /* [parameters] for the update to come */
-    char *learn_attr;  /* [parameters][optimizer->attr_size] what learn points to */
-    int *learn_at;     /* [network->nodes] first parameter of an operator */
+    gpp__learned *learned; /* [parameters] */
+    int *learn_at;         /* [network->nodes] first parameter of an operator */
 
     bool draft; /* never runs: no workers, buffers or parameters, made to be planned */
     gpp__runtime runtime;
@@ -173,11 +189,18 @@ struct gpp_pipe {
     gpp__exec *exec[GPP__EXECS];
     gpp__progset *progset[GPP__PROGSETS];
     uint64_t clock;
-    const gpp__exec *last; /* what ran last */
 
-    gpp__job job;
-    uint64_t steps;       /* training passes begun: the random generator's step */
-    int64_t updates;      /* of the optimizer, done or skipped for want of finite gradients */
+    gpp__flight flight[GPP__TURNS]; /* 0: of calls that wait */
+    int queue[GPP_MAX_SUBMITTED];   /* flights of submitted steps, in their order: */
+    int queued, landed;          /* not waited for by the caller; of them, the first have landed */
+    uint64_t runs;               /* launched */
+    atomic_uint_fast64_t failed; /* run that has failed and was not reported; UINT64_MAX: none */
+    gpp_step_stats last; /* of the last call that was waited for; without its bound as long as */
+    const gpp__exec *last_exec; /* has the times of its tasks */
+    bool has_last;
+    uint64_t steps;       /* training passes launched: the random generator's step */
+    int64_t updates;      /* of the optimizer, launched; also those skipped for want of finite
+                             gradients */
     bool has_grads, adds; /* adds: gradients add up over calls */
     bool as_evaluation;   /* passes that go back run layers in evaluation mode */
     bool pending;         /* there are gradients that no update has used */
@@ -216,9 +239,9 @@ gpp_status gpp__place_ports(gpp_pipe *pipe, gpp_error *err);
 void gpp__place_release(gpp_pipe *pipe);
 
 /** The executable plan of a step; made, and buffers with it, when it is new. Belongs to the pipe.
- * @param instance  0, or that of a kept forward */
+ * @param instance  0, or that of a kept forward  @param turn  of the flight that will run it */
 gpp_status gpp__exec_get(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, int instance,
-                         gpp__exec **exec, gpp_error *err);
+                         int turn, gpp__exec **exec, gpp_error *err);
 /** Programs of a step that was cut into `m` pieces: of all but the last, and of the last. Give them
  * back with gpp__progset_put. */
 gpp_status gpp__progsets_get(gpp_pipe *pipe, const gpp__batch *full, const gpp__batch *last, int m,
@@ -255,7 +278,12 @@ gpp_status gpp__slot_get(gpp_pipe *pipe, int instance, gpp__class cls, int j, in
                          size_t bytes, int device, int other, gpp__block_data **block,
                          gpp_error *err);
 /** Bytes by which a plan's buffers would make a device's plan grow. */
-size_t gpp__slots_missing(const gpp_pipe *pipe, int instance, const gpp__plan *plan, int device);
+size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__exec *exec, int device);
+/** Which list of its class's a buffer's slots are in. */
+static inline int gpp__slot_list(const gpp__exec *e, const gpp__buffer *b)
+{
+    return b->cls == GPP__LOSSES ? e->turn : b->j; /* read when the next step has begun */
+}
 /** Empty lists, one for each partition, device or crossing. NULL: no memory. */
 gpp__slots *gpp__slots_new(const gpp_pipe *pipe);
 void gpp__slots_free_all(gpp_pipe *pipe);
@@ -274,23 +302,47 @@ typedef struct gpp__call {
     const gpp_tensor *x, *target, *y, *grad_y, *grad_x;
 } gpp__call;
 /** Check them and note them in the job (tensors.c). @param batch out: rows */
-gpp_status gpp__take_tensors(gpp_pipe *pipe, const gpp__call *call, gpp__batch *batch,
-                             gpp_error *err);
+gpp_status gpp__take_tensors(gpp_pipe *pipe, gpp__job *job, const gpp__call *call,
+                             gpp__batch *batch, gpp_error *err);
 /** Inputs that are not cut have a gradient from each of the `pieces`: let the job write all of
  * them, then add them up for the caller. @param room [inputs] NULL before the first, for both */
-gpp_status gpp__split_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], gpp_error *err);
-void gpp__join_fixed_gradients(gpp_pipe *pipe, int pieces, char *room[], bool done);
+gpp_status gpp__split_fixed_gradients(const gpp_pipe *pipe, gpp__job *job, int pieces, char *room[],
+                                      gpp_error *err);
+void gpp__join_fixed_gradients(const gpp_pipe *pipe, gpp__job *job, int pieces, char *room[],
+                               bool done);
 
-/** Make pipe->learn ready for the next update (rates.c), and count it once it has taken place. */
-gpp_status gpp__learn_prepare(gpp_pipe *pipe, gpp_error *err);
-void gpp__learn_commit(gpp_pipe *pipe);
+/** Give the flight's job what its update learns with (rates.c). */
+gpp_status gpp__learn_prepare(gpp_pipe *pipe, gpp__flight *flight, gpp_error *err);
+/** Forget what the updates of run `run`, which has failed, have counted. */
+void gpp__learn_restore(gpp_pipe *pipe, uint64_t run);
+
+/* --- launching and landing (flight.c). Flights land in the order in which they were launched. */
+
+/** The flight that a call that waits, or a submitted step, may use next. NULL: all are in use. */
+gpp__flight *gpp__flight_free(gpp_pipe *pipe, bool waits);
+int gpp__flight_turn(const gpp_pipe *pipe, const gpp__flight *flight);
+/**
+ * Submit the tasks of `exec`; the job knows its tensors. Nothing has changed when it fails, unless
+ * the pipe is broken.
+ */
+gpp_status gpp__flight_launch(gpp_pipe *pipe, gpp__flight *flight, gpp__exec *exec, uint64_t step,
+                              gpp_error *err);
+/** Wait for it and do what its end asks for: state put back after a failure, statistics, counts,
+ * the loss. Its outcome is in the flight then, and returned. */
+gpp_status gpp__flight_land(gpp_pipe *pipe, gpp__flight *flight);
+/** The bound of pipe->last. */
+gpp_status gpp__flight_bound(const gpp_pipe *pipe, double *ms, gpp_error *err);
+/** Land all submitted steps. The caller can still wait for them. */
+void gpp__settle(gpp_pipe *pipe);
+/** A failure was reported: what comes next runs again. */
+void gpp__failure_seen(gpp_pipe *pipe);
 /** Parameter `k` of the pipe is, or is of the layer, called `name`. */
 bool gpp__param_is(const gpp_pipe *pipe, int k, const char *name);
 
 /** GPP_ETIMEDOUT: who waits for whom in a step that does not move (watchdog.c). */
-gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gpp_error *err);
 /** Wait for tasks that a watchdog has given up. */
-void gpp__step_settle(gpp_pipe *pipe);
+void gpp__stuck_settle(gpp_pipe *pipe);
 
 /** Fold the statistics of the step that has just succeeded into the layers' buffers (state.c). */
 gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);

@@ -189,6 +189,8 @@ static void find_roles(gpp__plan_maker *p)
             p->gate[j] = p->gate[j] && !p->plan->route[*r].grad;
         if (p->spec->stage[j].trains)
             p->learns[p->spec->stage[j].home] = true;
+        if (p->spec->stage[j].stats > 0 && p->spec->statistics && p->shape.update)
+            p->commits[p->spec->stage[j].home] = true;
     }
 }
 
@@ -209,7 +211,7 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
 {
     size_t n = (size_t)p->n, routes = (size_t)p->routes;
     p->in.first = malloc((3 * n + 4 + 2 * routes) * sizeof *p->in.first);
-    p->gate = calloc(2 * n, sizeof *p->gate);
+    p->gate = calloc(3 * n, sizeof *p->gate);
     if (!p->in.first || !p->gate || !copy_routes(p))
         return gpp__fail(err, GPP_ENOMEM, "%d routes of %d partitions", p->routes, p->n);
     p->in.list = p->in.first + n + 2;
@@ -217,6 +219,7 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
     p->out.list = p->out.first + n + 2;
     p->reach = p->out.list + routes;
     p->learns = p->gate + n;
+    p->commits = p->learns + n;
     sort_routes(p, &p->in, true);
     sort_routes(p, &p->out, false);
     gpp_status status = check_chain(p, err);

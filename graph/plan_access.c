@@ -11,14 +11,15 @@
  *           where it is split it writes h(i,j) instead of adding to the gradients
  *   W(i,j)  reads what B(i,j) does but gradients of routes, and h(i,j); adds to the gradients
  *   N(j)    reads gradients, adds to the norms, in which it has places of its own
- *   U(j)    reads gradients, writes parameters and optimizer state, and what they were to a backup;
- *           with norms it reads them all and scales the gradients
+ *   U(j)    reads gradients and statistics, writes parameters and optimizer state, and what they
+ *           were to a backup; with norms it reads them all and scales the gradients
  *
  * Every N writes the norms and every U reads them, also those of partitions that learn nothing: the
  * chain of N's is what U's wait for.
  *
  * The model's inputs and their gradients are the caller's. Parameters, gradients and optimizer
- * state are those of a partition's home, which alone updates them. Things without bytes do not
+ * state are those of a partition's home, which alone updates them, with the statistics of all
+ * partitions that have theirs there. Things without bytes do not
  * appear; a route always has some, since it also carries the order of the tasks at its two ends.
  */
 #include "graph/plan_internal.h"
@@ -218,19 +219,31 @@ static void access_norm(filler *f, gpp__task *t)
     add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms), 0);
 }
 
+/* Of all partitions with this home, in their order. */
+static void add_statistics(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    for (int j = t->j, port = 0; j < p->n && p->commits[t->j]; j++)
+        if (p->spec->stage[j].home == t->j && p->spec->stage[j].stats > 0)
+            add(f, t, GPP__ROLE_STATS, port++, GPP__READ, j);
+}
+
 static void access_update(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     const gpp__stage_sizes *stage = &p->spec->stage[t->j];
-    if (p->learns[t->j]) {
+    bool writes = p->learns[t->j] || p->commits[t->j];
+    if (writes)
         add_params(f, t, GPP__READWRITE);
+    if (p->learns[t->j])
         add_grads(f, t, p->shape.norms ? GPP__READWRITE : GPP__READ);
-        if (stage->optimizer > 0)
-            add(f, t, GPP__ROLE_OPTIMIZER, 0, GPP__READWRITE, t->j);
-        if (p->spec->backup && (stage->params > 0 || stage->optimizer > 0))
-            add(f, t, GPP__ROLE_BACKUP, 0, GPP__WRITE, t->j);
+    if (writes && stage->optimizer > 0)
+        add(f, t, GPP__ROLE_OPTIMIZER, 0, GPP__READWRITE, t->j);
+    if (writes && p->spec->backup && (stage->params > 0 || stage->optimizer > 0))
+        add(f, t, GPP__ROLE_BACKUP, 0, GPP__WRITE, t->j);
+    if (p->learns[t->j])
         add_scratch(f, t);
-    }
+    add_statistics(f, t);
     if (p->shape.norms)
         add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, 0);
     for (int d = 0; d < p->shape.devices && gpp__plan_gates_devices(p); d++)
@@ -243,7 +256,7 @@ static void access_update(filler *f, gpp__task *t)
 /* What a task has at most. */
 static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
 {
-    enum { BESIDES_ROUTES = 8 };
+    enum { BESIDES_ROUTES = 8 }; /* of an update: besides gates and statistics, too */
     bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
     int j = end ? p->n : t->j;
     ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
@@ -251,6 +264,8 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         routes += gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
     if (t->kind == GPP__UPDATE && gpp__plan_gates_devices(p))
         routes += p->shape.devices;
+    if (t->kind == GPP__UPDATE && p->commits[t->j])
+        routes += p->n;
     return 2 * (size_t)routes + BESIDES_ROUTES;
 }
 

@@ -38,7 +38,8 @@ typedef struct gpp__plan_maker {
 
     /* plan.c */
     gpp__links in, out; /* routes to and from a partition */
-    bool *learns;       /* [n] of a home: a partition whose parameters it holds trains */
+    bool *learns;       /* [n] of a home: a partition whose parameters it holds trains, */
+    bool *commits;      /* [n] leaves statistics that its update folds in */
     bool *gate;         /* [n] the partition's last backward is a gate: updates wait for it, where
                            they wait for all. Partition 0's is one. So is that of a partition that
                            hands no gradient to an earlier one: by nothing else is it known to have

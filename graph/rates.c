@@ -2,8 +2,9 @@
  * graph/rates.c: how each parameter learns: its group's rate and decay, the schedule, and what the
  * optimizer counts for it.
  *
- * Every parameter has a copy of the optimizer's attributes, refreshed before an update. Counts
- * change once an update has taken place: one that failed, or was skipped, has not been.
+ * For every flight every parameter has a copy of the optimizer's attributes. What the optimizer
+ * counts is changed by the update itself (gpp__learned): one that is skipped counts nothing, and
+ * what one that failed has counted is put back.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,19 +14,17 @@
 
 #include "graph/pipe.h"
 
-static gpp_status make_learn(gpp_pipe *p, gpp_error *err)
+static gpp_status make_room(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
-    size_t count = (size_t)p->parameters + 1;
-    free(p->learn);
-    free(p->learn_attr);
-    p->learn = calloc(count, sizeof *p->learn);
-    p->learn_attr = calloc(count, p->optimizer->attr_size);
-    p->learn_at = calloc((size_t)p->network->nodes, sizeof *p->learn_at);
-    if (!p->learn || !p->learn_attr || !p->learn_at) {
-        free(p->learn_at);
-        p->learn_at = NULL; /* it says that all of them are there */
+    if (!f->learn_attr)
+        f->learn_attr = calloc((size_t)p->parameters + 1, p->optimizer->attr_size);
+    if (!f->learn_attr)
         return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->parameters);
-    }
+    if (p->learn_at)
+        return GPP_OK;
+    p->learn_at = calloc((size_t)p->network->nodes, sizeof *p->learn_at);
+    if (!p->learn_at)
+        return gpp__fail(err, GPP_ENOMEM, "parameters of %d operators", p->network->nodes);
     for (int k = p->parameters - 1; k >= 0; k--)
         p->learn_at[p->named[k].node] = k;
     return GPP_OK;
@@ -39,11 +38,10 @@ static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_erro
 }
 
 /* @param common  rate of parameters without one of their own */
-static gpp_status prepare_one(gpp_pipe *p, int k, double common, gpp_error *err)
+static gpp_status prepare_one(const gpp_pipe *p, int k, double common, char *attr, gpp_error *err)
 {
     const gpp_optimizer *o = p->optimizer;
     const gpp__named *n = &p->named[k];
-    char *attr = p->learn_attr + (size_t)k * o->attr_size;
     double lr = common;
     gpp_status status = isnan(n->lr) ? GPP_OK : rate_of(p, n->lr, &lr, err);
     if (status != GPP_OK)
@@ -52,40 +50,32 @@ static gpp_status prepare_one(gpp_pipe *p, int k, double common, gpp_error *err)
     memcpy(attr + o->lr_offset, &lr, sizeof lr);
     if (!isnan(n->weight_decay))
         memcpy(attr + o->weight_decay_offset, &n->weight_decay, sizeof n->weight_decay);
-    gpp__learn *learn = &p->learn[k];
-    *learn = (gpp__learn){.attr = attr, .t = n->updates + 1};
-    memcpy(learn->scalar, n->scalar, sizeof n->scalar);
-    if (o->advance)
-        o->advance(attr, learn->t, learn->scalar);
     return GPP_OK;
 }
 
-gpp_status gpp__learn_prepare(gpp_pipe *p, gpp_error *err)
+gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
-    double lr;
-    gpp_status status = p->learn_at ? GPP_OK : make_learn(p, err);
+    gpp_status status = make_room(p, f, err);
     if (status == GPP_OK)
-        status = rate_of(p, p->base_lr, &lr, err);
+        status = rate_of(p, p->base_lr, &f->lr, err);
     for (int k = 0; k < p->parameters && status == GPP_OK; k++)
-        status = prepare_one(p, k, lr, err);
-    if (status != GPP_OK)
-        return status;
-    p->lr = lr;
-    p->job.learn = p->learn;
-    p->job.learn_at = p->learn_at;
-    p->job.learns = p->parameters;
-    return GPP_OK;
+        status = prepare_one(p, k, f->lr, f->learn_attr + (size_t)k * p->optimizer->attr_size, err);
+    f->job.learn_attr = f->learn_attr;
+    f->job.learned = p->learned;
+    f->job.learn_at = p->learn_at;
+    f->job.learns = p->parameters;
+    return status;
 }
 
-void gpp__learn_commit(gpp_pipe *p)
+void gpp__learn_restore(gpp_pipe *p, uint64_t run)
 {
-    p->updates++;
-    for (int k = 0; k < p->parameters && !atomic_load(&p->job.skipped); k++) {
-        gpp__named *n = &p->named[k];
-        if (p->network->node[n->node].param[n->param].frozen)
+    for (int k = 0; k < p->parameters; k++) {
+        gpp__learned *l = &p->learned[k];
+        if (l->run != run)
             continue;
-        n->updates++;
-        memcpy(n->scalar, p->learn[k].scalar, sizeof n->scalar);
+        l->updates = l->updates_before;
+        memcpy(l->scalar, l->scalar_before, sizeof l->scalar);
+        l->run = 0;
     }
 }
 

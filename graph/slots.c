@@ -87,18 +87,19 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
     return status;
 }
 
-static size_t bytes_now(const gpp_pipe *p, int instance, const gpp__buffer *b)
+static size_t bytes_now(const gpp_pipe *p, const gpp__exec *e, const gpp__buffer *b)
 {
-    const gpp__slots *s = &lists_of(p, instance, (gpp__class)b->cls)[b->j];
+    const gpp__slots *s = &lists_of(p, e->instance, (gpp__class)b->cls)[gpp__slot_list(e, b)];
     return b->slot < s->count && s->block[b->slot]->handle ? s->block[b->slot]->bytes : 0;
 }
 
-size_t gpp__slots_missing(const gpp_pipe *p, int instance, const gpp__plan *plan, int device)
+size_t gpp__slots_missing(const gpp_pipe *p, const gpp__exec *e, int device)
 {
+    const gpp__plan *plan = e->plan;
     size_t missing = 0;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        size_t now = bytes_now(p, instance, b);
+        size_t now = bytes_now(p, e, b);
         bool pays = b->device == device || second_payer(p, b->device, b->other) == device;
         if (pays && b->bytes > now)
             missing += b->bytes - now;

@@ -1,297 +1,87 @@
 /*
- * graph/step.c: running steps: the only code that submits tasks.
- *
- * A step is one walk over its plan's tasks in their order of submission; StarPU infers from it what
- * depends on what. Nothing is allocated or registered here once the plan exists.
+ * graph/step.c: the calls that run something: steps and their parts, at once or submitted to be
+ * waited for later. What they do is launched and landed by flight.c.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/pipe.h"
-#include "graph/trace.h"
 
-/* --- submission
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- calls that wait -------------------------------------------------------------------------- */
 
-static const enum starpu_data_access_mode access_mode[] = {[GPP__READ] = STARPU_R,
-                                                           [GPP__WRITE] = STARPU_W,
-                                                           [GPP__READWRITE] = STARPU_RW,
-                                                           [GPP__WORKSPACE] = STARPU_SCRATCH};
-
-static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
-    [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
-    [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
-    [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
-    [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__NORM] = &gpp__norm_codelet,
-    [GPP__UPDATE] = &gpp__update_codelet,
-};
-
-/** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
- */
-static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp__task *t)
-{
-    starpu_data_handle_t *handles = task->handles;
-    enum starpu_data_access_mode *modes = task->modes;
-    if (t->access_count > STARPU_NMAXBUFS) {
-        handles = task->dyn_handles = malloc((size_t)t->access_count * sizeof *handles);
-        modes = task->dyn_modes = malloc((size_t)t->access_count * sizeof *modes);
-        if (!handles || !modes)
-            return false;
-    }
-    task->nbuffers = t->access_count;
-    for (int a = 0; a < t->access_count; a++) {
-        handles[a] = e->block[t->access[a].buffer]->handle;
-        modes[a] = access_mode[t->access[a].mode];
-    }
-    return true;
-}
-
-static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
-{
-    const gpp__task *t = &e->plan->task[k];
-    struct starpu_task *task = starpu_task_create();
-    task->cl = codelet_of[t->kind];
-    task->cl_arg = &e->cell[k];
-    task->callback_func = gpp__job_finished;
-    task->callback_arg = e->cell[k].job;
-    task->sched_ctx = p->runtime.context;
-    task->sched_data = &e->ticket[k];
-    int ret = set_buffers(task, e, t) ? starpu_task_submit(task) : -ENOMEM;
-    if (ret) {
-        task->destroy = 0;
-        starpu_task_destroy(task);
-    }
-    return ret;
-}
-
-/** Gives every task its position in its device's lane: tables follow one another without gaps. */
-static gpp_status number_tasks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
-{
-    for (int d = 0; d < p->devices; d++) {
-        gpp_status status = gpp__lane_reserve(p->state[d].lane, e->plan->count[d], err);
-        if (status != GPP_OK)
-            return status;
-    }
-    for (int d = 0; d < p->devices; d++) {
-        uint64_t first = gpp__lane_extend(p->state[d].lane, e->plan->count[d]);
-        for (size_t k = 0; k < e->plan->count[d]; k++)
-            e->ticket[e->plan->table[d][k]].position = first + k;
-    }
-    return GPP_OK;
-}
-
-/** Lets the tasks that were accepted end without effect; lanes would wait for the others for ever.
- */
-static void drain(gpp_pipe *p, const gpp__exec *e, size_t submitted)
-{
-    p->broken = true;
-    atomic_store(&p->job.stop_clock, -1);
-    for (int d = 0; d < p->devices; d++)
-        gpp__lane_abandon(p->state[d].lane);
-    for (size_t k = submitted; k < e->plan->tasks; k++)
-        gpp__job_finished(&p->job);
-}
-
-/* StarPU's own traces tell steps apart by this. Its counter is not made for several threads. */
-static void mark_iteration(const gpp_pipe *p, bool begin)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (!p->runtime.owned)
-        return;
-    pthread_mutex_lock(&lock);
-    if (begin)
-        starpu_iteration_push(p->job.run);
-    else
-        starpu_iteration_pop();
-    pthread_mutex_unlock(&lock);
-}
-
-static gpp_status submit_all(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
-{
-    int refused = 0;
-    size_t submitted = 0;
-    mark_iteration(p, true);
-    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
-        submitted++;
-    mark_iteration(p, false);
-    if (!refused)
-        return GPP_OK;
-    drain(p, e, submitted);
-    return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
-}
-
-/** Tasks that have not begun end without effect, in any order; then there is an order again. */
-static void give_up(gpp_pipe *p)
-{
-    atomic_store(&p->job.stop_clock, -1);
-    for (int d = 0; d < p->devices; d++)
-        gpp__lane_abandon(p->state[d].lane);
-    p->stuck = !gpp__job_wait_while_moving(&p->job, p->watchdog);
-    p->broken |= p->stuck;
-    for (int d = 0; !p->stuck && d < p->devices; d++)
-        gpp__lane_restore(p->state[d].lane);
-}
-
-static gpp_status wait_for_tasks(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
-{
-    if (p->watchdog > 0 && !gpp__job_wait_while_moving(&p->job, p->watchdog)) {
-        gpp__stall_report(p, e, err);
-        give_up(p);
-        return GPP_ETIMEDOUT;
-    }
-    return gpp__job_wait(&p->job, err);
-}
-
-void gpp__step_settle(gpp_pipe *p)
-{
-    if (!p->stuck)
-        return;
-    gpp__job_wait(&p->job, NULL);
-    gpp__policy_idle(p->runtime.context);
-    for (int t = 0; t < GPP__MAX_TENSORS; t++)
-        free(p->late[t]);
-    p->stuck = false;
-}
-
-static gpp_status run_exec(gpp_pipe *p, gpp__exec *e, gpp_error *err)
-{
-    p->last = NULL;
-    p->ran = true;
-    gpp_status status = gpp__record_begin(p, e, err);
-    if (status == GPP_OK)
-        status = number_tasks(p, e, err);
-    if (status != GPP_OK)
-        return status;
-    gpp__job_begin(&p->job, e->plan->tasks);
-    gpp__policy_busy(p->runtime.context);
-    gpp_status submitted = submit_all(p, e, err);
-    status = wait_for_tasks(p, e, err);
-    if (!p->stuck)
-        gpp__policy_idle(p->runtime.context);
-    if (submitted != GPP_OK)
-        status = submitted;
-    gpp__record_end(p, e, status);
-    if (status == GPP_OK)
-        p->last = e;
-    return status;
-}
-
-/* --- steps ------------------------------------------------------------------------------------ */
-
-static gpp_status usable(const gpp_pipe *p, gpp_error *err)
+/* For calls that run something, or change what is run: everything submitted before has landed. */
+static gpp_status usable(gpp_pipe *p, gpp_error *err)
 {
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    gpp__settle(p);
     if (p->broken)
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
+    if (atomic_load(&p->failed) != UINT64_MAX)
+        return gpp__fail(err, GPP_ESTATE,
+                         "a step that was submitted before has failed: gpp_pipe_wait says how");
     return GPP_OK;
 }
 
-static void set_job(gpp_pipe *p, unsigned flags, uint64_t step)
+static void report(gpp_pipe *p, const gpp__flight *f)
 {
-    gpp__job *job = &p->job;
-    bool goes_back = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
-    job->training = goes_back && !p->as_evaluation;
-    job->nan_is_error = p->nan_is_error;
-    job->loss = p->loss;
-    job->loss_attr = p->loss_attr;
-    job->y_desc = &p->y_desc;
-    job->target_desc = &p->target_desc;
-    job->optimizer = p->optimizer;
-    job->optimizer_attr = p->optimizer_attr;
-    job->seed = p->seed;
-    job->step = step;
-    job->class_weight = p->class_weight;
-    job->each = flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
-    job->clip_norm = p->clip_norm;
-    job->skip_nonfinite = p->skip_nonfinite;
-    atomic_store(&job->skipped, false);
-    atomic_store(&job->norm, NAN);
+    p->last = f->stats;
+    p->last_exec = f->exec;
+    p->has_last = f->status == GPP_OK;
 }
 
-/** After a failure: gradients are gone; what was updated before it is put back, or, where nothing
- * that may fail was known of, consistency is gone. */
-static void after_failure(gpp_pipe *p, const gpp__exec *e)
+/* Launch and land. */
+static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step, gpp_error *err)
 {
-    if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
-        p->has_grads = p->pending = false;
-    if (p->stuck || !atomic_load(&p->job.updates))
-        return;
-    if (p->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
-        return;
-    p->broken = true;
-    gpp__log(GPP_LOG_ERROR, "what cannot fail has failed after %d partitions were updated: %s",
-             atomic_load(&p->job.updates), p->job.error.msg);
-}
-
-static void after_success(gpp_pipe *p, unsigned flags)
-{
-    if (flags & GPP__DO_BACKWARD)
-        p->has_grads = p->pending = true;
-    if (flags & GPP__DO_UPDATE) {
-        gpp__learn_commit(p);
-        p->pending = false;
-        gpp__discard_kept(p);
-    }
-}
-
-static gpp_status run_step(gpp_pipe *p, gpp__exec *e, uint64_t step, gpp_error *err)
-{
-    set_job(p, e->flags, step);
-    gpp_status status = e->flags & GPP__DO_UPDATE ? gpp__learn_prepare(p, err) : GPP_OK;
+    p->has_last = false;
+    p->last_exec = NULL;
+    p->ran = true;
+    gpp_status status = gpp__flight_launch(p, f, e, step, err);
     if (status != GPP_OK)
         return status;
-    status = run_exec(p, e, err);
-    if (status != GPP_OK) {
-        after_failure(p, e);
-        return status;
-    }
-    after_success(p, e->flags);
-    return gpp__commit_statistics(p, e, err);
+    status = gpp__flight_land(p, f);
+    report(p, f);
+    if (status == GPP_OK)
+        return GPP_OK;
+    gpp__failure_seen(p);
+    if (err && err->code == GPP_OK)
+        *err = f->error;
+    return status;
 }
 
-/* @param kept  index of the kept forward whose buffers it uses, -1: none */
+/* Adds to the call's flags what it means now. @param kept  index of the kept forward whose buffers
+ * it uses, -1: none */
+static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, gpp__batch *rows,
+                          gpp__exec **e, gpp_error *err)
+{
+    if ((c->flags & GPP__DO_BACKWARD) && p->adds && p->pending)
+        c->flags |= GPP__DO_ADD;
+    gpp_status status = gpp__take_tensors(p, &f->job, c, rows, err);
+    return status == GPP_OK
+               ? gpp__exec_get(p, c->flags, rows, kept + 1, gpp__flight_turn(p, f), e, err)
+               : status;
+}
+
 static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gpp__batch *rows,
                            gpp_error *err)
 {
     char *room[GPP__MAX_TENSORS] = {NULL};
+    gpp__flight *f = gpp__flight_free(p, true);
+    gpp__job *job = &f->job;
     gpp__exec *e;
-    if ((c.flags & GPP__DO_BACKWARD) && p->adds && p->pending)
-        c.flags |= GPP__DO_ADD;
-    gpp_status status = gpp__take_tensors(p, &c, rows, err);
-    if (status == GPP_OK)
-        status = gpp__exec_get(p, c.flags, rows, kept + 1, &e, err);
+    gpp_status status = prepare(p, f, &c, kept, rows, &e, err);
     if (status != GPP_OK)
         return status;
     int pieces = e->plan->shape.micro_batches;
-    status = gpp__split_fixed_gradients(p, pieces, room, err);
+    status = gpp__split_fixed_gradients(p, job, pieces, room, err);
     if (status == GPP_OK)
-        status = run_step(p, e, step, err);
+        status = fly(p, f, e, step, err);
     for (int k = 0; k < p->network->inputs && p->stuck; k++)
-        p->late[k] = room[k] ? p->job.grad_x[k].data : NULL;
+        p->late[k] = room[k] ? job->grad_x[k].data : NULL;
     if (!p->stuck)
-        gpp__join_fixed_gradients(p, pieces, room, status == GPP_OK);
+        gpp__join_fixed_gradients(p, job, pieces, room, status == GPP_OK);
     return status;
-}
-
-/** Sum of the micro-batches' parts, in their order. */
-static gpp_status read_loss(gpp_pipe *p, double *loss, gpp_error *err)
-{
-    if (!loss)
-        return GPP_OK;
-    gpp__block_data *b = p->slots[GPP__LOSSES][0].block[0];
-    unsigned node = b->charge[0].node;
-    if (starpu_data_acquire_on_node(b->handle, (int)node, STARPU_R))
-        return gpp__fail(err, GPP_ERUNTIME, "the loss cannot be read here (inside a task?)");
-    const double *part = starpu_data_handle_to_pointer(b->handle, node);
-    *loss = 0;
-    for (int i = 0; i < p->last->plan->shape.micro_batches; i++)
-        *loss += part[i];
-    starpu_data_release_on_node(b->handle, (int)node);
-    return GPP_OK;
 }
 
 static gpp_status need_loss(const gpp_pipe *p, gpp_error *err)
@@ -307,21 +97,30 @@ static gpp_status need_optimizer(const gpp_pipe *p, gpp_error *err)
                                     "this pipe was made without an optimizer (options.optimizer)");
 }
 
-static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
+static gpp_status check_train(const gpp_pipe *p, gpp__call *c, gpp_error *err)
 {
     gpp_status status = need_loss(p, err);
     if (status != GPP_OK)
         return status;
-    if (!c.target)
+    if (!c->target)
         return gpp__fail(err, GPP_EINVAL, "target is NULL");
-    c.flags |= GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD | (c.y ? GPP__DO_OUTPUTS : 0) |
-               (c.grad_x ? GPP__DO_GRAD_INPUT : 0);
+    c->flags |= GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD | (c->y ? GPP__DO_OUTPUTS : 0) |
+                (c->grad_x ? GPP__DO_GRAD_INPUT : 0);
+    return GPP_OK;
+}
+
+static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
+{
     gpp__batch rows;
-    status = run_call(p, c, -1, p->steps, &rows, err);
+    gpp_status status = check_train(p, &c, err);
+    if (status == GPP_OK)
+        status = run_call(p, c, -1, p->steps, &rows, err);
     if (status != GPP_OK)
         return status;
     p->steps++;
-    return read_loss(p, loss, err);
+    if (loss)
+        *loss = p->flight[0].loss;
+    return GPP_OK;
 }
 
 gpp_status gpp_pipe_step(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
@@ -436,6 +235,15 @@ gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
     return GPP_OK;
 }
 
+static gpp__call evaluation(const gpp_tensor *x, const gpp_tensor *target, const gpp_tensor *y)
+{
+    return (gpp__call){.flags = GPP__DO_FORWARD | (target ? GPP__DO_LOSS : 0) |
+                                (y ? GPP__DO_OUTPUTS : 0),
+                       .x = x,
+                       .target = target,
+                       .y = y};
+}
+
 gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
                              const gpp_tensor *y, double *loss, gpp_error *err)
 {
@@ -446,14 +254,88 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
         return status;
     if (loss && !target)
         return gpp__fail(err, GPP_EINVAL, "a loss is wanted but target is NULL");
-    gpp__call c = {.flags =
-                       GPP__DO_FORWARD | (target ? GPP__DO_LOSS : 0) | (y ? GPP__DO_OUTPUTS : 0),
-                   .x = x,
-                   .target = target,
-                   .y = y};
     gpp__batch rows;
-    status = run_call(p, c, -1, p->steps, &rows, err);
-    return status == GPP_OK ? read_loss(p, target ? loss : NULL, err) : status;
+    status = run_call(p, evaluation(x, target, y), -1, p->steps, &rows, err);
+    if (status == GPP_OK && loss)
+        *loss = p->flight[0].loss;
+    return status;
+}
+
+/* --- submitted now, waited for later ---------------------------------------------------------- */
+
+static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
+{
+    gpp__flight *f = gpp__flight_free(p, false);
+    gpp__exec *e;
+    gpp__batch rows;
+    if (!f)
+        return gpp__fail(err, GPP_ESTATE,
+                         "%d steps are submitted and not waited for: that is the most", p->queued);
+    gpp_status status = prepare(p, f, &c, -1, &rows, &e, err);
+    if (status == GPP_OK)
+        status = gpp__flight_launch(p, f, e, p->steps, err);
+    if (status != GPP_OK)
+        return status;
+    p->steps += (c.flags & GPP__DO_UPDATE) != 0;
+    p->queue[p->queued++] = gpp__flight_turn(p, f);
+    return GPP_OK;
+}
+
+static gpp_status submittable(const gpp_pipe *p, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    return p->broken ? gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable")
+                     : GPP_OK;
+}
+
+gpp_status gpp_pipe_submit(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                           const gpp_tensor *y, gpp_error *err)
+{
+    gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
+    gpp_status status = submittable(p, err);
+    if (status == GPP_OK)
+        status = need_optimizer(p, err);
+    if (status == GPP_OK)
+        status = check_train(p, &c, err);
+    return status == GPP_OK ? submit(p, c, err) : status;
+}
+
+gpp_status gpp_pipe_submit_evaluation(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                                      const gpp_tensor *y, gpp_error *err)
+{
+    gpp_status status = submittable(p, err);
+    if (status == GPP_OK && target)
+        status = need_loss(p, err);
+    return status == GPP_OK ? submit(p, evaluation(x, target, y), err) : status;
+}
+
+gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    if (!p->queued)
+        return gpp__fail(err, GPP_ESTATE, "no step is submitted that was not waited for");
+    gpp__flight *f = &p->flight[p->queue[0]];
+    if (!p->landed) {
+        p->landed = 1;
+        gpp__flight_land(p, f);
+    }
+    if (f->status != GPP_OK && f->status != GPP_ECANCELED)
+        gpp__failure_seen(p);
+    memmove(p->queue, p->queue + 1, (size_t)--p->queued * sizeof *p->queue);
+    p->landed--;
+    report(p, f);
+    if (f->status == GPP_OK && loss)
+        *loss = f->loss;
+    if (f->status != GPP_OK && err && err->code == GPP_OK)
+        *err = f->error;
+    return f->status;
+}
+
+int gpp_pipe_submitted(const gpp_pipe *p)
+{
+    return p ? p->queued : 0;
 }
 
 /* --- gradients at hand -------------------------------------------------------------------------
@@ -496,8 +378,8 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
         return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
     gpp__exec *e;
     gpp__batch none = {{0}};
-    status = gpp__exec_get(p, GPP__DO_UPDATE, &none, 0, &e, err);
-    return status == GPP_OK ? run_step(p, e, p->steps, err) : status;
+    status = gpp__exec_get(p, GPP__DO_UPDATE, &none, 0, 0, &e, err);
+    return status == GPP_OK ? fly(p, &p->flight[0], e, p->steps, err) : status;
 }
 
 /* --- reports
@@ -508,27 +390,10 @@ gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_erro
 {
     if (!p || !stats)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "stats" : "pipe");
-    if (!p->last)
+    if (!p->has_last)
         return gpp__fail(err, GPP_ESTATE, "no step has run, or the last one failed");
-    const gpp__exec *e = p->last;
-    size_t n = e->plan->tasks;
-    double *ms = malloc(n * sizeof *ms);
-    if (!ms)
-        return gpp__fail(err, GPP_ENOMEM, "times of %zu tasks", n);
-    double start = INFINITY, end = -INFINITY;
-    for (size_t k = 0; k < n; k++) {
-        ms[k] = 1e3 * (e->cell[k].end - e->cell[k].start);
-        start = fmin(start, e->cell[k].start);
-        end = fmax(end, e->cell[k].end);
-    }
-    *stats = (gpp_step_stats){.micro_batches = e->plan->shape.micro_batches,
-                              .tasks = (int)n,
-                              .step_ms = 1e3 * (end - start),
-                              .lr = e->flags & GPP__DO_UPDATE ? p->lr : 0,
-                              .grad_norm = atomic_load(&p->job.norm),
-                              .skipped = atomic_load(&p->job.skipped)};
-    gpp_status status = gpp__plan_makespan(e->plan, ms, NULL, &stats->bound_ms, err);
+    *stats = p->last;
+    gpp_status status = gpp__flight_bound(p, &stats->bound_ms, err);
     stats->efficiency = stats->step_ms > 0 ? stats->bound_ms / stats->step_ms : 1;
-    free(ms);
     return status;
 }

@@ -116,17 +116,17 @@ static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch 
 
 /* --- a call ----------------------------------------------------------------------------------- */
 
-static gpp_status take_target(gpp_pipe *p, const gpp__call *c, gpp__batch *batch, int pieces,
-                              gpp_error *err)
+static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
+                              int pieces, gpp_error *err)
 {
     const gpp__desc *d = &p->target_desc;
     int64_t fixed = p->y_desc.rows * pieces;
     int64_t *rows = p->y_desc.batch == GPP_ROWS_FIXED ? &fixed : &batch->rows[p->y_desc.batch];
-    gpp_status status = take_rows("target", c->target, d, rows, false, &p->job.target, err);
-    p->job.target.batch = p->y_desc.batch;
-    p->job.target.rows = p->y_desc.rows;
+    gpp_status status = take_rows("target", c->target, d, rows, false, &job->target, err);
+    job->target.batch = p->y_desc.batch;
+    job->target.rows = p->y_desc.rows;
     if (status == GPP_OK)
-        p->job.loss_divisor =
+        job->loss_divisor =
             p->loss->divisor(p->loss_attr, &p->y_desc, *rows, c->target->data, p->class_weight);
     if (status == GPP_OK && p->each.data && p->each_rows != *rows)
         return gpp__fail(err, GPP_ESHAPE, "losses are kept for %lld rows, the mini-batch has %lld",
@@ -151,9 +151,9 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
     return take_rows("each", each, &d, &p->each_rows, false, &p->each, err);
 }
 
-gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch, gpp_error *err)
+gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
+                             gpp_error *err)
 {
-    gpp__job *job = &p->job;
     const gpp__network *n = p->network;
     int ins = n->inputs, outs = n->outputs, pieces = 1;
     int64_t size, last;
@@ -174,7 +174,7 @@ gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch,
     if (status == GPP_OK)
         pieces = gpp__chunk(batch->rows[0], p->chunks, &size, &last);
     if (status == GPP_OK && c->target)
-        status = take_target(p, c, batch, pieces, err);
+        status = take_target(p, job, c, batch, pieces, err);
     const kind *rest[] = {&y, &grad_y, &grad_x},
                target = {"target", c->target, NULL, c->target != NULL, false, true, &job->target};
     for (int k = 0; k < 3 && status == GPP_OK; k++)
@@ -194,10 +194,11 @@ gpp_status gpp__take_tensors(gpp_pipe *p, const gpp__call *c, gpp__batch *batch,
 /* --- gradients of inputs that are not cut ------------------------------------------------------
  */
 
-gpp_status gpp__split_fixed_gradients(gpp_pipe *p, int pieces, char *room[], gpp_error *err)
+gpp_status gpp__split_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
+                                      gpp_error *err)
 {
     for (int k = 0; k < p->network->inputs; k++) {
-        gpp__rows *r = &p->job.grad_x[k];
+        gpp__rows *r = &job->grad_x[k];
         if (!r->data || r->batch != GPP_ROWS_FIXED)
             continue;
         room[k] = malloc((size_t)pieces * (size_t)r->rows * r->bytes);
@@ -221,10 +222,11 @@ static void add_pieces(const gpp__rows *r, int pieces, float *sum)
             sum[k] += piece[(size_t)i * count + k];
 }
 
-void gpp__join_fixed_gradients(gpp_pipe *p, int pieces, char *room[], bool done)
+void gpp__join_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
+                               bool done)
 {
     for (int k = 0; k < p->network->inputs; k++) {
-        gpp__rows *r = &p->job.grad_x[k];
+        gpp__rows *r = &job->grad_x[k];
         if (!room[k])
             continue;
         if (done)

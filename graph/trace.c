@@ -22,13 +22,12 @@ typedef struct noted {
     int tasks, links, points;
     gpp_trace_task *task;
     gpp_trace_link *link;
-    gpp_forecast_point *point;
+    gpp_forecast_point *point; /* changes of bytes, which wrap around below zero */
 } noted;
 
 typedef struct gpp__recorder {
-    int wanted, steps;
-    noted *step; /* [steps] and the one that is running */
-    bool running;
+    int wanted, begun, steps;
+    noted *step; /* [begun] of which the first `steps` have ended */
 } gpp__recorder;
 
 /* --- room ------------------------------------------------------------------------------------- */
@@ -46,7 +45,7 @@ void gpp__recorder_free(gpp_pipe *p)
     gpp__recorder *r = p->recorder;
     if (!r)
         return;
-    for (int s = 0; s < r->steps + r->running; s++)
+    for (int s = 0; s < r->begun; s++)
         noted_free(&r->step[s]);
     free(r->step);
     free(r);
@@ -57,6 +56,7 @@ gpp_status gpp_pipe_record(gpp_pipe *p, int steps, gpp_error *err)
 {
     if (!p || steps < 0)
         return gpp__fail(err, GPP_EINVAL, "recording needs a pipe and >= 0 steps, got %d", steps);
+    gpp__settle(p);
     gpp__recorder_free(p);
     if (!steps)
         return GPP_OK;
@@ -85,11 +85,11 @@ static int count_links(const gpp_pipe *p)
 static gpp_status make_room(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
-    noted *grown = realloc(r->step, ((size_t)r->steps + 1) * sizeof *grown);
+    noted *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
     if (!grown)
-        return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->steps + 1);
+        return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->begun + 1);
     r->step = grown;
-    noted *s = &r->step[r->steps];
+    noted *s = &r->step[r->begun];
     *s = (noted){.links = count_links(p)};
     s->task = calloc(e->plan->tasks + 1, sizeof *s->task);
     s->link = calloc((size_t)s->links + 1, sizeof *s->link);
@@ -135,7 +135,7 @@ typedef struct values {
     bool *unread;    /* nobody has read it since it was written */
 } values;
 
-static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan, double begin)
+static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
 {
     size_t n = plan->buffers + 1;
     *v = (values){calloc(n, sizeof *v->nodes), calloc(n, sizeof *v->from),
@@ -147,7 +147,7 @@ static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan, dou
         v->nodes[k] = (uint64_t)1 << p->state[b->device].node;
         if (b->other >= 0)
             v->nodes[k] |= (uint64_t)1 << p->state[b->other].node;
-        v->from[k] = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER ? begin : NAN;
+        v->from[k] = NAN;
     }
     return true;
 }
@@ -214,48 +214,6 @@ static int by_start(const void *x, const void *y)
     return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
 }
 
-/* Falls before rises, so that what takes another's place does not look as if it were beside it. */
-static int by_time(const void *x, const void *y)
-{
-    const gpp_forecast_point *a = x, *b = y;
-    if (a->ms != b->ms)
-        return a->ms < b->ms ? -1 : 1;
-    bool up = a->bytes < SIZE_MAX / 2, other_up = b->bytes < SIZE_MAX / 2;
-    return up - other_up;
-}
-
-/* From changes to sums; the first of each device is at the begin. */
-static bool sum_points(noted *s, const gpp_pipe *p, const gpp__plan *plan)
-{
-    size_t *bytes = calloc((size_t)p->devices, sizeof *bytes);
-    gpp_forecast_point *sum = calloc((size_t)s->points + (size_t)p->devices + 1, sizeof *sum);
-    if (!bytes || !sum) {
-        free(bytes);
-        free(sum);
-        return false;
-    }
-    for (size_t k = 0; k < plan->buffers; k++)
-        if (lasts(&plan->buffer[k]))
-            bytes[plan->buffer[k].device] += plan->buffer[k].bytes;
-    int points = 0;
-    for (int d = 0; d < p->devices; d++)
-        sum[points++] = (gpp_forecast_point){s->step.begin_ms, d, bytes[d]};
-    qsort(s->point, (size_t)s->points, sizeof *s->point, by_time);
-    for (int k = 0; k < s->points; k++) {
-        const gpp_forecast_point *change = &s->point[k];
-        bytes[change->device] += change->bytes;
-        gpp_forecast_point now = {change->ms, change->device, bytes[change->device]};
-        bool same = sum[points - 1].device == now.device && sum[points - 1].ms == now.ms;
-        sum[points - same] = now;
-        points += !same;
-    }
-    free(bytes);
-    free(s->point);
-    s->point = sum;
-    s->points = points;
-    return true;
-}
-
 static int find_tasks(noted *s, const gpp_pipe *p, const gpp__exec *e)
 {
     int ran = 0;
@@ -284,7 +242,7 @@ static int find_tasks(noted *s, const gpp_pipe *p, const gpp__exec *e)
 static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
 {
     values v;
-    bool made = values_init(&v, p, plan, s->step.begin_ms);
+    bool made = values_init(&v, p, plan);
     for (int k = 0; made && k < s->tasks; k++) {
         gpp_trace_task *t = &s->task[k];
         const gpp__task *task = &plan->task[t->step];
@@ -295,45 +253,38 @@ static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
         if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
             add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
     values_release(&v);
-    if (!made || !sum_points(s, p, plan))
-        s->points = 0;
+    for (int d = 0; made && d < p->devices; d++)
+        add_change(s, s->step.begin_ms, d, 0);
 }
 
-gpp_status gpp__record_begin(gpp_pipe *p, gpp__exec *e, gpp_error *err)
+gpp_status gpp__record_begin(gpp_pipe *p, const gpp__exec *e, int *step, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
-    if (!r || r->steps == r->wanted)
+    *step = -1;
+    if (!r || r->begun == r->wanted)
         return GPP_OK;
-    if (r->running) /* one that then could not begin */
-        noted_free(&r->step[r->steps]);
-    r->running = false;
     gpp_status status = make_room(p, e, err);
     if (status != GPP_OK)
         return status;
-    r->running = true;
     for (size_t k = 0; k < e->plan->tasks; k++)
         e->ticket[k].timed = true;
-    noted *s = &r->step[r->steps];
+    *step = r->begun++;
+    noted *s = &r->step[*step];
     read_links(s);
     s->step.begin_ms = gpp__cell_now();
     return GPP_OK;
 }
 
-/* Of a step whose tasks have not all ended nothing is noted: some still write. */
-void gpp__record_end(gpp_pipe *p, gpp__exec *e, gpp_status status)
+void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
 {
     gpp__recorder *r = p->recorder;
-    if (!r || !r->running)
+    const gpp__exec *e = f->exec;
+    if (!r || f->noted < 0)
         return;
-    noted *s = &r->step[r->steps];
-    r->running = false;
-    if (p->stuck) {
-        noted_free(s);
-        return;
-    }
-    s->step.end_ms = gpp__cell_now();
+    noted *s = &r->step[f->noted];
+    s->step.end_ms = f->job.ended;
     s->step.micro_batches = e->plan->shape.micro_batches;
-    s->step.status = status;
+    s->step.status = f->status;
     read_links(s);
     keep_used_links(s);
     s->tasks = find_tasks(s, p, e);
@@ -341,10 +292,10 @@ void gpp__record_end(gpp_pipe *p, gpp__exec *e, gpp_status status)
     for (size_t k = 0; k < e->plan->tasks; k++)
         e->ticket[k].timed = false;
     for (int k = 0; k < s->tasks; k++)
-        s->task[k].step = r->steps;
+        s->task[k].step = f->noted;
     for (int k = 0; k < s->links; k++)
-        s->link[k].step = r->steps;
-    r->steps++;
+        s->link[k].step = f->noted;
+    r->steps = f->noted + 1;
 }
 
 /* --- the trace -------------------------------------------------------------------------------- */
@@ -422,25 +373,58 @@ static void copy_step(const noted *s, double origin, gpp_trace *t, int *tasks, i
     }
 }
 
-static int by_ms(const void *x, const void *y)
+/* Falls before rises, so that what takes another's place does not look as if it were beside it. */
+static int by_time(const void *x, const void *y)
 {
     const gpp_forecast_point *a = x, *b = y;
-    return a->ms < b->ms ? -1 : a->ms > b->ms;
+    if (a->ms != b->ms)
+        return a->ms < b->ms ? -1 : 1;
+    bool up = a->bytes < SIZE_MAX / 2, other_up = b->bytes < SIZE_MAX / 2;
+    return up - other_up;
+}
+
+/* What is there between steps. */
+static size_t lasting_bytes(const gpp_pipe *p, int device)
+{
+    size_t bytes = 0;
+    for (int j = 0; j < p->partitions; j++)
+        if (p->device_of[j] == device && p->home[j] == j)
+            bytes += gpp__align(gpp__block_end(p, j)->params_end) +
+                     gpp__align(gpp__optimizer_bytes(p, j));
+    return bytes;
+}
+
+/* From changes, of steps that may overlap, to sums. Without memory for it there are no points. */
+static void sum_points(const gpp_pipe *p, gpp_trace *t)
+{
+    size_t *bytes = calloc((size_t)p->devices, sizeof *bytes);
+    int points = 0;
+    for (int d = 0; bytes && d < p->devices; d++)
+        bytes[d] = lasting_bytes(p, d);
+    qsort(t->point, (size_t)t->points, sizeof *t->point, by_time);
+    for (int k = 0; bytes && k < t->points; k++) {
+        gpp_forecast_point now = t->point[k];
+        now.bytes = bytes[now.device] += now.bytes;
+        const gpp_forecast_point *before = &t->point[points - 1];
+        bool same = points && before->device == now.device && before->ms == now.ms;
+        points -= same;
+        t->point[points++] = now;
+    }
+    free(bytes);
+    t->points = points;
 }
 
 static bool ascends(const gpp_trace *t)
 {
-    for (int k = 1; k < t->points; k++)
-        if (t->point[k].ms < t->point[k - 1].ms)
-            return false;
     for (int k = 1; k < t->tasks; k++)
         if (t->task[k].start_ms < t->task[k - 1].start_ms)
             return false;
     return true;
 }
 
-static void copy_steps(const gpp__recorder *r, gpp_trace *t)
+static void copy_steps(const gpp_pipe *p, gpp_trace *t)
 {
+    const gpp__recorder *r = p->recorder;
     int tasks = 0, links = 0, points = 0;
     double origin = r->steps ? r->step[0].step.begin_ms : 0;
     for (int s = 0; s < r->steps; s++) {
@@ -449,10 +433,9 @@ static void copy_steps(const gpp__recorder *r, gpp_trace *t)
         t->step[s].end_ms = since(origin, t->step[s].end_ms);
         copy_step(&r->step[s], origin, t, &tasks, &links, &points);
     }
-    if (ascends(t))
-        return;
-    qsort(t->task, (size_t)t->tasks, sizeof *t->task, by_start);
-    qsort(t->point, (size_t)t->points, sizeof *t->point, by_ms);
+    if (!ascends(t))
+        qsort(t->task, (size_t)t->tasks, sizeof *t->task, by_start);
+    sum_points(p, t);
 }
 
 gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
@@ -472,7 +455,7 @@ gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
         gpp_trace_free(t);
         return gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", p->recorder->steps);
     }
-    copy_steps(p->recorder, t);
+    copy_steps(p, t);
     *trace = t;
     return GPP_OK;
 }

@@ -10,11 +10,13 @@
 #include "sched/table.h"
 
 struct gpp__exec;
+struct gpp__flight;
 
 /** Called when a step begins and when all its tasks have ended; they do nothing where nothing is
- * recorded. */
-gpp_status gpp__record_begin(gpp_pipe *pipe, struct gpp__exec *exec, gpp_error *err);
-void gpp__record_end(gpp_pipe *pipe, struct gpp__exec *exec, gpp_status status);
+ * recorded. Steps end in the order in which they begin. @param step  out: its number, -1: none */
+gpp_status gpp__record_begin(gpp_pipe *pipe, const struct gpp__exec *exec, int *step,
+                             gpp_error *err);
+void gpp__record_end(gpp_pipe *pipe, const struct gpp__flight *flight);
 void gpp__recorder_free(gpp_pipe *pipe);
 
 /** Everything is in range and in order; what GPP_EINVAL says is wrong is in the message.

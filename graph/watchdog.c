@@ -65,14 +65,14 @@ static void say_buffer(message *m, const gpp__plan *plan, const gpp__access *a)
 
 /* --- what has not ended --- */
 
-static bool has_begun(const gpp_pipe *p, const gpp__cell *c)
+static bool has_begun(const gpp__cell *c)
 {
-    return atomic_load_explicit(&c->begun, memory_order_acquire) == p->job.run;
+    return atomic_load_explicit(&c->begun, memory_order_acquire) == c->job->run;
 }
 
-static bool has_ended(const gpp_pipe *p, const gpp__cell *c)
+static bool has_ended(const gpp__cell *c)
 {
-    return atomic_load_explicit(&c->ended, memory_order_acquire) == p->job.run;
+    return atomic_load_explicit(&c->ended, memory_order_acquire) == c->job->run;
 }
 
 static const gpp__access *access_to(const gpp__task *t, int buffer)
@@ -84,13 +84,13 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
 }
 
 /* The nearest earlier task that must end before `task` may use a buffer; -1: all have. */
-static long holder_of(const gpp_pipe *p, const gpp__exec *e, size_t task, const gpp__access *a)
+static long holder_of(const gpp__exec *e, size_t task, const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
         const gpp__access *other = access_to(&e->plan->task[k], a->buffer);
         if (!other || (other->mode == GPP__READ && a->mode == GPP__READ))
             continue;
-        if (!has_ended(p, &e->cell[k]))
+        if (!has_ended(&e->cell[k]))
             return (long)k;
         if (other->mode != GPP__READ)
             return -1;
@@ -104,7 +104,7 @@ static void say_cause(message *m, const gpp_pipe *p, const gpp__exec *e, size_t 
     for (int a = 0; a < t->access_count; a++) {
         if (t->access[a].mode == GPP__WORKSPACE)
             continue;
-        long k = holder_of(p, e, task, &t->access[a]);
+        long k = holder_of(e, task, &t->access[a]);
         if (k < 0)
             continue;
         const gpp__task *other = &e->plan->task[k];
@@ -159,9 +159,9 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__exec *e, int d)
     }
     for (size_t k = 0; k < count && k < next - first; k++) {
         const gpp__cell *c = &e->cell[table[k]];
-        if (has_ended(p, c))
+        if (has_ended(c))
             continue;
-        if (has_begun(p, c)) {
+        if (has_begun(c)) {
             say_running(m, p, e, (size_t)table[k]);
         } else {
             say(m, "fetches the data of ");
@@ -177,18 +177,19 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__exec *e, int d)
     return -1;
 }
 
-gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
 {
+    const gpp__exec *e = f->exec;
     message m = {.length = 0};
     size_t left = 0;
     long blame = -1;
     for (size_t k = 0; k < e->plan->tasks; k++)
-        left += !has_ended(p, &e->cell[k]);
+        left += !has_ended(&e->cell[k]);
     say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog, left, e->plan->tasks);
     for (int d = 0; d < p->devices; d++) {
         long k = say_device(&m, p, e, d);
-        bool runs = k >= 0 && has_begun(p, &e->cell[k]);
-        if (k >= 0 && (blame < 0 || (runs && !has_begun(p, &e->cell[blame]))))
+        bool runs = k >= 0 && has_begun(&e->cell[k]);
+        if (k >= 0 && (blame < 0 || (runs && !has_begun(&e->cell[blame]))))
             blame = k;
     }
     bool first = err && err->code == GPP_OK;

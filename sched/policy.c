@@ -308,6 +308,11 @@ static bool grow(gpp__lane *lane, size_t size)
     return true;
 }
 
+bool gpp__lane_has_room(const gpp__lane *lane, size_t count)
+{
+    return (size_t)(lane->end - atomic_load(&lane->next)) + count <= lane->mask + 1;
+}
+
 gpp_status gpp__lane_reserve(gpp__lane *lane, size_t count, gpp_error *err)
 {
     size_t outstanding = (size_t)(lane->end - atomic_load(&lane->next)), size = lane->mask + 1;

@@ -47,6 +47,7 @@ gpp_status gpp__lane_new(gpp__lane **lane, unsigned context, int worker, size_t 
 void gpp__lane_free(gpp__lane *lane);
 
 /** Make room for `count` more positions. */
+bool gpp__lane_has_room(const gpp__lane *lane, size_t count);
 gpp_status gpp__lane_reserve(gpp__lane *lane, size_t count, gpp_error *err);
 /** Give out `count` reserved positions, of which the first is returned. Every one must be
  * submitted. */

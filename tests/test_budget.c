@@ -27,7 +27,7 @@ static gpp_pipe_options options(int partitions, size_t limit)
  * buffers, and the forward moves in all scripts. */
 static size_t bytes_between(const gpp_pipe *pipe, int *again)
 {
-    const gpp__exec *e = pipe->last;
+    const gpp__exec *e = pipe->flight[0].exec;
     size_t most = 0;
     *again = 0;
     for (int j = 0; j < pipe->partitions; j++) {
@@ -267,7 +267,7 @@ Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
 /* Whether operator `op` of the only partition runs again. */
 static bool runs_again(const gpp_pipe *pipe, int op)
 {
-    const gpp__phase *f = pipe->last->full->program[0]->phase;
+    const gpp__phase *f = pipe->flight[0].exec->full->program[0]->phase;
     bool again = false;
     for (int q = 0; q < f->calls; q++)
         again |= !f->call[q].back && f->call[q].step == op + 1;

@@ -63,8 +63,8 @@ static void run_and_check(int partitions, int chunks, gpp_checkpoint mode, int64
     for (int step = 0; step < 3; step++) {
         cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), GPP_OK, "%s: %s", what,
                      err.msg);
-        expect_table_order(pipe->last, what);
-        expect_data_order(pipe->last, what);
+        expect_table_order(pipe->flight[0].exec, what);
+        expect_data_order(pipe->flight[0].exec, what);
     }
     test_batch_free(&b);
     gpp_pipe_free(pipe);
@@ -112,7 +112,7 @@ Test(order, a_recomputation_starts_before_its_gradient_is_there)
     test_batch b = test_batch_new(pipe, 8, 1);
     cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK, "%s",
                  err.msg);
-    const gpp__exec *e = pipe->last;
+    const gpp__exec *e = pipe->flight[0].exec;
     int early = 0;
     for (size_t r = 0; r < e->plan->tasks; r++)
         for (size_t k = 0; k < e->plan->tasks; k++) {
@@ -139,8 +139,8 @@ Test(order, two_pipes_at_once_keep_to_their_own_tables)
     for (int step = 0; step < 5; step++) {
         cr_assert_eq(gpp_pipe_step(a, &x.x, &x.target, NULL, NULL, &err), GPP_OK, "%s", err.msg);
         cr_assert_eq(gpp_pipe_step(b, &x.x, &x.target, NULL, NULL, &err), GPP_OK, "%s", err.msg);
-        expect_table_order(a->last, "first pipe");
-        expect_table_order(b->last, "second pipe");
+        expect_table_order(a->flight[0].exec, "first pipe");
+        expect_table_order(b->flight[0].exec, "second pipe");
     }
     test_trace ta = {0}, tb = {0};
     test_trace_params(&ta, a);

@@ -77,7 +77,7 @@ Test(pipelines, skips_branches_and_statistics_too)
 /* What the last step's devices did, in the order of their tables. */
 static void expect_table_order(const gpp_pipe *pipe, const char *why)
 {
-    const gpp__exec *e = pipe->last;
+    const gpp__exec *e = pipe->flight[0].exec;
     for (int d = 0; d < e->plan->shape.devices; d++)
         for (size_t k = 1; k < e->plan->count[d]; k++) {
             const gpp__cell *a = &e->cell[e->plan->table[d][k - 1]],
@@ -147,8 +147,9 @@ Test(pipelines, forwards_and_backwards_may_be_calls_of_their_own)
 static int slots(const gpp_pipe *pipe, gpp__class cls, int j)
 {
     int count = 0;
-    for (size_t k = 0; k < pipe->last->plan->buffers; k++)
-        count += pipe->last->plan->buffer[k].cls == cls && pipe->last->plan->buffer[k].j == j;
+    for (size_t k = 0; k < pipe->flight[0].exec->plan->buffers; k++)
+        count += pipe->flight[0].exec->plan->buffer[k].cls == cls &&
+                 pipe->flight[0].exec->plan->buffer[k].j == j;
     return count;
 }
 

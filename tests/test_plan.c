@@ -546,7 +546,7 @@ Test(plan, accumulated_gradients_are_never_assigned)
     gpp__plan_free(plan);
 }
 
-Test(plan, statistics_are_written_by_forwards_alone)
+Test(plan, statistics_are_written_by_forwards_and_read_by_the_update_that_folds_them_in)
 {
     for (int kind = TRAIN; kind <= KEEP; kind++) {
         plan_rig r;
@@ -557,13 +557,16 @@ Test(plan, statistics_are_written_by_forwards_alone)
         for (size_t k = 0; k < plan->tasks; k++) {
             const gpp__task *t = &plan->task[k];
             const gpp__buffer *b = role_of(plan, t, GPP__ROLE_STATS);
-            cr_expect_eq(b != NULL, t->kind == GPP__FORWARD && t->j == 0);
+            bool folds = t->kind == GPP__UPDATE;
+            cr_expect_eq(b != NULL, (t->kind == GPP__FORWARD || folds) && t->j == 0);
             if (b)
                 cr_expect(b->cls == GPP__STATS && b->device == 0 && b->bytes == 64,
                           "3 records of 16 bytes on a cache line");
             for (int a = 0; a < t->access_count; a++)
                 if (t->access[a].role == GPP__ROLE_STATS)
-                    cr_expect_eq(t->access[a].mode, t->i == 0 ? GPP__WRITE : GPP__READWRITE);
+                    cr_expect_eq(t->access[a].mode, folds       ? GPP__READ
+                                                    : t->i == 0 ? GPP__WRITE
+                                                                : GPP__READWRITE);
         }
         gpp__plan_free(plan);
         r.spec.statistics = false;

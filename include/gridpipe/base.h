@@ -70,7 +70,8 @@ typedef struct gpp_shape {
 
 /**
  * The caller's view of a dense row-major tensor in main memory. The library neither keeps nor frees
- * it; it reads (or writes) `data` only between the call that takes it and that call's return.
+ * it; it reads (or writes) `data` only between the call that takes it and that call's return
+ * (gpp_pipe_submit: until the step was waited for).
  */
 typedef struct gpp_tensor {
     void *data; /* dim[0]·…·dim[rank-1] elements; may be NULL when there are none */

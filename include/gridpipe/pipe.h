@@ -174,6 +174,52 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
 GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                  const gpp_tensor *y, double *loss, gpp_error *err);
 
+/** Most steps that may be submitted and not waited for. */
+#define GPP_MAX_SUBMITTED 4
+
+/**
+ * Submit a training step as gpp_pipe_step does one, without waiting for it. It may be submitted
+ * before the one before has ended: a partition whose update is done begins the next step's forwards
+ * at once, and the caller prepares the next mini-batch while this one runs. Results are those of
+ * gpp_pipe_step, bit for bit.
+ *
+ *     gpp_pipe_submit(pipe, &x[0], &target[0], NULL, &err);
+ *     for (int k = 1; k < steps; k++) {
+ *         gpp_pipe_submit(pipe, &x[k], &target[k], NULL, &err);
+ *         gpp_pipe_wait(pipe, &loss, &err);                         (of step k-1)
+ *     }
+ *     gpp_pipe_wait(pipe, &loss, &err);
+ *
+ * Everything but submitting and changing rates first waits for all submitted steps to end; their
+ * results can still be waited for. A step of a new size waits likewise, once. The learning rate is
+ * the one at the time of submission.
+ *
+ * When a step fails, those submitted before gpp_pipe_wait has reported that do nothing, and end
+ * with GPP_ECANCELED; until then other calls that run something return GPP_ESTATE.
+ *
+ * @param x, target, y  as in gpp_pipe_step; their elements must stay as they are, and y must not be
+ *                      read, until gpp_pipe_wait has given this step
+ * @return GPP_OK, GPP_ESTATE (GPP_MAX_SUBMITTED steps are submitted; no loss or no optimizer),
+ * GPP_ESHAPE, GPP_EINVAL, GPP_ENOMEM: nothing was submitted then. What fails inside the step is
+ * what gpp_pipe_wait returns
+ */
+GPP_API gpp_status gpp_pipe_submit(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
+                                   const gpp_tensor *y, gpp_error *err);
+/** The same for gpp_pipe_evaluate: mini-batches follow one another through the partitions without a
+ * gap. @param target, y  may be NULL */
+GPP_API gpp_status gpp_pipe_submit_evaluation(gpp_pipe *pipe, const gpp_tensor *x,
+                                              const gpp_tensor *target, const gpp_tensor *y,
+                                              gpp_error *err);
+/**
+ * Wait for the oldest step that was submitted and not waited for.
+ * @param loss  out: as gpp_pipe_step's; NaN of an evaluation without target; may be NULL
+ * @return what the step returns: GPP_OK, GPP_ENUMERIC, GPP_EKERNEL, ..., GPP_ECANCELED (one before
+ * it has failed); GPP_ESTATE with no step submitted, GPP_EINVAL
+ */
+GPP_API gpp_status gpp_pipe_wait(gpp_pipe *pipe, double *loss, gpp_error *err);
+/** Steps that were submitted and not waited for. */
+GPP_API int gpp_pipe_submitted(const gpp_pipe *pipe);
+
 /**
  * Forward and backward as gpp_pipe_step, without the update: the gradients stay for
  * gpp_pipe_gradient and gpp_pipe_update. Gradients of an earlier call are replaced, unless they
@@ -363,7 +409,8 @@ GPP_API void gpp_pipe_get_info(const gpp_pipe *pipe, gpp_pipe_info *info);
  */
 GPP_API gpp_status gpp_pipe_set_watchdog(gpp_pipe *pipe, double seconds, gpp_error *err);
 
-/** What the last step did. Times in milliseconds, wall clock. */
+/** What the last step did; of submitted ones, the last that was waited for. Times in milliseconds,
+ * wall clock. */
 typedef struct gpp_step_stats {
     int micro_batches; /* actually produced */
     int tasks;
