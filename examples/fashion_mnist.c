@@ -55,6 +55,7 @@ static void *allocate(size_t count, size_t size)
 /* --- data ------------------------------------------------------------------------------------- */
 
 enum { IMAGES, LABELS, TENSORS };
+enum { IN_FLIGHT = 2 }; /* a step runs while the next one's mini-batch is fetched and submitted */
 
 typedef struct dataset {
     gpp_array array[TENSORS];
@@ -117,6 +118,7 @@ static void serve(dataset *d, const options *o, long limit, bool shuffle)
         tensor[k].dim[0] = d->count;
     }
     how.batch = o->batch;
+    how.lent = IN_FLIGHT;
     how.shuffle = shuffle;
     how.seed = o->seed;
     check(gpp_loader_new(&d->loader, tensor, TENSORS, &how, &err), &err);
@@ -146,6 +148,7 @@ typedef struct training {
     gpp_pipe *pipe;
     float *y;          /* [batch * CLASSES] what the model says in an evaluation */
     long steps;        /* of all epochs */
+    long submitted;    /* steps begun */
     long step;         /* steps done */
     double *step_ms;   /* [steps] */
     double efficiency; /* sum over steps */
@@ -157,17 +160,25 @@ typedef struct training {
 /* The learning rate rises during the first tenth of the steps and then falls, straight, to 0. */
 static double rate(const training *t)
 {
-    double done = ((double)t->step + 0.5) / (double)t->steps, rising = 0.1;
+    double done = ((double)t->submitted + 0.5) / (double)t->steps, rising = 0.1;
     return t->options->lr * (done < rising ? done / rising : (1 - done) / (1 - rising));
 }
 
-static double train_step(training *t, const gpp_tensor batch[TENSORS])
+static void submit_step(training *t, const gpp_tensor batch[TENSORS])
+{
+    gpp_error err = GPP_ERROR_INIT;
+    check(gpp_pipe_set_lr(t->pipe, rate(t), &err), &err);
+    check(gpp_pipe_submit(t->pipe, &batch[IMAGES], &batch[LABELS], NULL, &err), &err);
+    t->submitted++;
+}
+
+/* The oldest that was submitted. */
+static double wait_for_step(training *t)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_step_stats stats;
     double loss;
-    check(gpp_pipe_set_lr(t->pipe, rate(t), &err), &err);
-    check(gpp_pipe_step(t->pipe, &batch[IMAGES], &batch[LABELS], NULL, &loss, &err), &err);
+    check(gpp_pipe_wait(t->pipe, &loss, &err), &err);
     check(gpp_pipe_last_step(t->pipe, &stats, &err), &err);
     t->step_ms[t->step++] = stats.step_ms;
     t->efficiency += stats.efficiency;
@@ -180,12 +191,17 @@ static void train_epoch(training *t, dataset *d, int epoch)
     gpp_tensor batch[TENSORS];
     long done = 0;
     progress_begin(&bar, epoch, t->options->epochs, d->count);
-    while (next(d, batch)) {
-        if (!t->step)
-            gpp_loader_waits(d->loader, &t->first, &t->first_ms);
-        double loss = train_step(t, batch);
-        done += (long)batch[LABELS].dim[0];
-        progress_show(&bar, done, loss);
+    for (bool more = true; more || gpp_pipe_submitted(t->pipe);) {
+        if (more && (more = next(d, batch))) {
+            if (!t->submitted)
+                gpp_loader_waits(d->loader, &t->first, &t->first_ms);
+            submit_step(t, batch);
+        }
+        if (gpp_pipe_submitted(t->pipe) < (more ? IN_FLIGHT : 1))
+            continue;
+        double loss = wait_for_step(t);
+        done += t->options->batch;
+        progress_show(&bar, done < d->count ? done : d->count, loss);
     }
     t->epoch_s += progress_end(&bar);
 }

@@ -2,14 +2,14 @@
  * graph/loader.c: mini-batches gathered ahead of the pipeline.
  *
  * The mini-batches of all epochs are one sequence, and slot k % slots holds the k-th of them since
- * the last seek. The caller has been given `taken`, the last of which is lent; the thread has
+ * the last seek. The caller has been given `taken`, the last of which are lent; the thread has
  * filled `filled` and stays at most `ahead` in front:
  *
- *     taken - 1          taken ... filled - 1      filled
- *     lent               ready                     being filled, when filled - taken < ahead
+ *     taken - lent ... taken - 1   taken ... filled - 1   filled
+ *     lent                         ready                  being filled, when filled - taken < ahead
  *
- * so ahead + 1 slots are enough and the thread never writes what is lent or ready. A seek starts a
- * new sequence: its number, `turn`, tells the thread that what it is filling is no longer wanted.
+ * so ahead + lent slots are enough and the thread never writes what is lent or ready. A seek starts
+ * a new sequence: its number, `turn`, tells the thread that what it is filling is no longer wanted.
  *
  * Where the caller stands (epoch, index) is the caller's alone; what both threads use is under the
  * mutex, except the tensors' rows, and `turn`, which the thread looks at between two rows.
@@ -186,6 +186,9 @@ static gpp_status check_options(const gpp_loader_options *o, gpp_error *err)
     if (o->ahead < 1 || o->ahead > MOST_AHEAD)
         return gpp__fail(err, GPP_EINVAL, "%d mini-batches ahead, 1 to %d expected", o->ahead,
                          MOST_AHEAD);
+    if (o->lent < 1 || o->lent > MOST_AHEAD)
+        return gpp__fail(err, GPP_EINVAL, "%d mini-batches lent at once, 1 to %d expected", o->lent,
+                         MOST_AHEAD);
     if (o->epoch < 0)
         return gpp__fail(err, GPP_EINVAL, "epoch %" PRId64 ", 0 or more expected", o->epoch);
     return GPP_OK;
@@ -245,7 +248,7 @@ static gpp_status take_tensors(gpp_loader *l, const gpp_tensor tensors[], gpp_er
 static gpp_status allocate(gpp_loader *l, gpp_error *err)
 {
     size_t bytes = 0;
-    l->slots = l->options.ahead + 1;
+    l->slots = l->options.ahead + l->options.lent;
     if (!gpp__mul((size_t)l->slots, l->slot_bytes, &bytes) || bytes > PTRDIFF_MAX)
         return gpp__fail(err, GPP_ENOMEM, "%d mini-batches of %zu bytes", l->slots, l->slot_bytes);
     l->slot = aligned_alloc(GPP__ALIGN, bytes ? bytes : GPP__ALIGN);

@@ -1,7 +1,7 @@
 /*
  * graph/trace_svg.c: a trace as a picture, drawn like a predicted step (draw.h): a row for each
  * device, all steps after one another to scale in time, so that what lies between them shows, a
- * dashed line where each begins. Tooltips tell layers, wait and bytes as well.
+ * dashed line where the first task of each begins. Tooltips tell layers, wait and bytes as well.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,15 +72,28 @@ static void put_title(const gpp__canvas *c, const gpp_trace *t)
             t->devices == 1 ? "" : "s");
 }
 
+/* Of each step the start of its first task, or, where it has none, its begin. */
+static void find_starts(const gpp_trace *t, double start[])
+{
+    for (int s = 0; s < t->steps; s++)
+        start[s] = -1;
+    for (int k = 0; k < t->tasks; k++)
+        if (start[t->task[k].step] < 0)
+            start[t->task[k].step] = t->task[k].start_ms;
+    for (int s = 0; s < t->steps; s++)
+        if (start[s] < 0)
+            start[s] = t->step[s].begin_ms;
+}
+
 /* A name is left out where the one before it is too near. */
-static void put_steps(const gpp__canvas *c, const gpp_trace *t)
+static void put_steps(const gpp__canvas *c, const gpp_trace *t, const double start[])
 {
     enum { NAME = 70 };
     double named = -NAME;
     int top = GPP__DRAW_TOP - 4, bottom = gpp__draw_y(t->devices) - 12;
     for (int s = 0; s < t->steps; s++) {
         gpp__number x;
-        double at = gpp__draw_x(c, t->step[s].begin_ms);
+        double at = gpp__draw_x(c, start[s]);
         fprintf(c->out, "<path class=\"peak\" d=\"M%s %dV%d\"/>", gpp__number_text(at, 2, x), top,
                 bottom);
         if (at - named >= NAME) {
@@ -119,7 +132,8 @@ gpp_status gpp__trace_svg(const gpp_trace *t, FILE *out, gpp_error *err)
 {
     gpp_forecast_task *task = calloc((size_t)t->tasks + 1, sizeof *task);
     int *partition_of = calloc((size_t)t->devices, sizeof *partition_of);
-    gpp_status status = task && partition_of
+    double *start = calloc((size_t)t->steps + 1, sizeof *start);
+    gpp_status status = task && partition_of && start
                             ? GPP_OK
                             : gpp__fail(err, GPP_ENOMEM, "a picture of %d tasks", t->tasks);
     if (status == GPP_OK) {
@@ -144,10 +158,12 @@ gpp_status gpp__trace_svg(const gpp_trace *t, FILE *out, gpp_error *err)
         put_devices(&c, t);
         gpp__draw_axis(&c);
         gpp__draw_cells(&c, put_more, (void *)t);
-        put_steps(&c, t);
+        find_starts(t, start);
+        put_steps(&c, t, start);
         gpp__draw_end(&c);
     }
     free(task);
     free(partition_of);
+    free(start);
     return status;
 }

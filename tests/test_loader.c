@@ -210,24 +210,30 @@ Test(loader, timing_changes_nothing)
     release(&d);
 }
 
-/* The thread runs ahead, but not over what was lent. */
-Test(loader, a_lent_mini_batch_stays_until_the_next_call)
+/* The thread runs ahead, but not over what was lent, be it one mini-batch or the last few. */
+Test(loader, a_lent_mini_batch_stays_until_as_many_more_were_taken)
 {
-    for (int ahead = 1; ahead <= 3; ahead++) {
-        data d = make(1000);
-        gpp_loader_options o = choose(10, true, false, ahead);
-        gpp_loader *l = open_loader(&d, &o);
-        for (int k = 0; k < 20; k++) {
-            gpp_tensor batch[2];
-            int64_t before[10];
-            cr_assert_eq(gpp_loader_next(l, batch, NULL), GPP_OK);
-            memcpy(before, batch[1].data, sizeof before);
-            pause_ms(2);
-            cr_expect(memcmp(before, batch[1].data, sizeof before) == 0);
+    enum { BATCH = 10, MOST = 3 };
+    for (int ahead = 1; ahead <= 3; ahead++)
+        for (int lent = 1; lent <= MOST; lent++) {
+            data d = make(1000);
+            gpp_loader_options o = choose(BATCH, true, false, ahead);
+            o.lent = lent;
+            gpp_loader *l = open_loader(&d, &o);
+            gpp_tensor batch[20][2];
+            int64_t before[20][BATCH];
+            for (int k = 0; k < 20; k++) {
+                cr_assert_eq(gpp_loader_next(l, batch[k], NULL), GPP_OK);
+                memcpy(before[k], batch[k][1].data, sizeof before[k]);
+                pause_ms(2);
+                for (int q = k; q >= 0 && q > k - lent; q--)
+                    cr_expect(memcmp(before[q], batch[q][1].data, sizeof before[q]) == 0,
+                              "%d ahead, %d lent: mini-batch %d has changed after %d more", ahead,
+                              lent, q, k - q);
+            }
+            gpp_loader_free(l);
+            release(&d);
         }
-        gpp_loader_free(l);
-        release(&d);
-    }
 }
 
 Test(loader, mini_batches_are_aligned_for_vectors)
@@ -413,7 +419,9 @@ Test(loader, wrong_options_and_tensors_are_refused)
         int count;
         gpp_tensor second;
     } cases[] = {
-#define O(batch, epoch, ahead) {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead}
+#define O(batch, epoch, ahead) L(batch, epoch, ahead, 1)
+#define L(batch, epoch, ahead, lent)                                                               \
+    {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead, lent}
 #define LABELS(rows)                                                                               \
     {                                                                                              \
         (void *)"", GPP_I64, 1,                                                                    \
@@ -425,6 +433,8 @@ Test(loader, wrong_options_and_tensors_are_refused)
         {"a negative batch", "-1 rows", GPP_EINVAL, O(-1, 0, 2), 2, LABELS(4)},
         {"none ahead", "0 mini-batches ahead", GPP_EINVAL, O(1, 0, 0), 2, LABELS(4)},
         {"too many ahead", "1001 mini-batches", GPP_EINVAL, O(1, 0, 1001), 2, LABELS(4)},
+        {"none lent", "0 mini-batches lent", GPP_EINVAL, L(1, 0, 2, 0), 2, LABELS(4)},
+        {"too many lent", "1001 mini-batches lent", GPP_EINVAL, L(1, 0, 2, 1001), 2, LABELS(4)},
         {"a negative epoch", "epoch -1", GPP_EINVAL, O(1, -1, 2), 2, LABELS(4)},
         {"options not initialised", "struct_size is 0", GPP_EINVAL, {0}, 2, LABELS(4)},
         {"no tensors", "0 tensors", GPP_EINVAL, O(1, 0, 2), 0, LABELS(4)},

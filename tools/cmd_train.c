@@ -32,7 +32,7 @@ typedef struct settings {
     tool_words input, test_input;
     tool_convert convert;
     bool no_shuffle, drop_last, skip_nonfinite, json, progress, quiet;
-    int64_t epochs, batch, every, limit, ahead;
+    int64_t epochs, batch, every, limit, ahead, in_flight;
     double clip_norm;
     tool_seed seed;
     tool_pipe_args pipe_args;
@@ -51,7 +51,8 @@ typedef struct training {
     gpp_error err;
     progress progress;
     uint64_t seed;
-    bool traced; /* a step was made */
+    bool traced;                       /* a step was made */
+    int64_t flying[GPP_MAX_SUBMITTED]; /* rows of steps that were submitted and not waited for */
 
     /* where it is */
     int64_t first_epoch;  /* which this run began with */
@@ -59,7 +60,7 @@ typedef struct training {
     double loss_sum;      /* of this epoch: losses times rows */
     int64_t loss_rows;
     /* of this epoch, since it was begun or resumed */
-    int64_t steps, skipped;
+    int64_t submitted, steps, skipped;
     double began, efficiency;
     /* of the last test */
     bool tested;
@@ -167,6 +168,7 @@ static gpp_status open_loader(training *t)
     o.drop_last = t->how.drop_last;
     o.seed = t->seed;
     o.ahead = (int)t->how.ahead;
+    o.lent = (int)t->how.in_flight;
     gpp_status status = gpp_loader_new(&t->loader, all, count + 1, &o, &t->err);
     return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
 }
@@ -511,12 +513,14 @@ static gpp_status test(training *t)
 /* --- training ---------------------------------------------------------------------------------
  */
 
-static gpp_status step(training *t, const gpp_tensor batch[])
+/* The oldest step that was submitted. */
+static gpp_status wait_for_step(training *t)
 {
     double loss = NAN;
     gpp_step_stats stats;
-    int64_t rows = batch[0].dim[0];
-    gpp_status status = gpp_pipe_step(t->pipe, batch, &batch[t->data.inputs], NULL, &loss, &t->err);
+    int64_t rows = t->flying[0];
+    gpp_status status = gpp_pipe_wait(t->pipe, &loss, &t->err);
+    memmove(t->flying, t->flying + 1, (size_t)gpp_pipe_submitted(t->pipe) * sizeof *t->flying);
     if (status == GPP_OK)
         status = gpp_pipe_last_step(t->pipe, &stats, &t->err);
     if (status != GPP_OK)
@@ -529,7 +533,27 @@ static gpp_status step(training *t, const gpp_tensor batch[])
     t->traced = true;
     t->index++;
     progress_show(&t->progress, t->loss_rows, t->loss_sum / (double)t->loss_rows);
-    return t->how.every && t->steps % t->how.every == 0 ? save(t) : GPP_OK;
+    return GPP_OK;
+}
+
+/* Until no more than `left` steps are in flight. */
+static gpp_status wait_for_steps(training *t, int left)
+{
+    gpp_status status = GPP_OK;
+    while (status == GPP_OK && gpp_pipe_submitted(t->pipe) > left)
+        status = wait_for_step(t);
+    return status;
+}
+
+static gpp_status step(training *t, const gpp_tensor batch[])
+{
+    gpp_status status = gpp_pipe_submit(t->pipe, batch, &batch[t->data.inputs], NULL, &t->err);
+    if (status != GPP_OK)
+        return status;
+    t->flying[gpp_pipe_submitted(t->pipe) - 1] = batch[0].dim[0];
+    bool saves = ++t->submitted % (t->how.every ? t->how.every : INT64_MAX) == 0;
+    status = wait_for_steps(t, saves ? 0 : (int)t->how.in_flight - 1);
+    return status == GPP_OK && saves ? save(t) : status;
 }
 
 /* @return GPP_ENOENT at the end of the epoch */
@@ -537,7 +561,7 @@ static gpp_status train_epoch(training *t)
 {
     gpp_tensor batch[GPP_MAX_TENSORS + 1];
     gpp_status status = GPP_OK;
-    t->steps = t->skipped = 0;
+    t->submitted = t->steps = t->skipped = 0;
     t->efficiency = 0;
     t->began = tool_seconds();
     progress_begin(&t->progress, t->epoch + 1, t->loss_rows, t->data.x[0].dim[0]);
@@ -550,6 +574,10 @@ static gpp_status train_epoch(training *t)
             t->err = none;
         else
             status = step(t, batch);
+    }
+    if (status == GPP_OK || status == GPP_ENOENT) {
+        gpp_status last = wait_for_steps(t, 0);
+        status = last == GPP_OK ? status : last;
     }
     progress_end(&t->progress);
     return status;
@@ -740,6 +768,10 @@ static int parse(settings *how, int argc, char *argv[])
         {"no-shuffle", TOOL_SWITCH, &how->no_shuffle, NULL, "rows in the order of the file", 0, 0},
         {"drop-last", TOOL_SWITCH, &how->drop_last, NULL, "no smaller last mini-batch", 0, 0},
         {"ahead", TOOL_WHOLE, &how->ahead, "N", "mini-batches prepared in advance (2)", 1, 1000},
+        {"in-flight", TOOL_WHOLE, &how->in_flight, "N",
+         "steps submitted before the oldest is waited for (2);\n1: each ends before the next "
+         "begins",
+         1, GPP_MAX_SUBMITTED},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
         {"save", TOOL_WORD, &how->save, "FILE", "the training's state, after every epoch", 0, 0},
         {"every", TOOL_WHOLE, &how->every, "N", "and after every N steps of it", 1, 1e15},
@@ -773,7 +805,7 @@ static int run(int argc, char *argv[])
     t->how = (settings){.loss = "cross_entropy reduction=mean", .optimizer = "adam"};
     t->how.epochs = 1;
     t->how.batch = 64;
-    t->how.ahead = 2;
+    t->how.ahead = t->how.in_flight = 2;
     int status = parse(&t->how, argc, argv);
     if (status < 0)
         status = tool_model_text(t->how.model, t->how.model_file, false, &t->text);

@@ -92,15 +92,17 @@ typedef struct gpp_loader_options {
     uint64_t seed;  /* of the order */
     int64_t epoch;  /* to begin with, >= 0 */
     int ahead;      /* mini-batches to prepare in advance, 1 to 1000 */
+    int lent; /* mini-batches that are lent at once, 1 to 1000: more than one for steps that are
+                 submitted (gpp_pipe_submit), as many as there are of these at once, and one */
 } gpp_loader_options;
 
 #define GPP_LOADER_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2                                        \
+        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1                                     \
     }
 
 /**
- * Start a loader: allocates its buffers, ahead + 1 mini-batches, once, and starts its thread.
+ * Start a loader: allocates its buffers, ahead + lent mini-batches, once, and starts its thread.
  *
  * @param loader   out; NULL on failure. Free with gpp_loader_free
  * @param tensors  [count] with the same number of rows (inputs and target, say), which may be 0.
@@ -117,8 +119,8 @@ GPP_API gpp_status gpp_loader_new(gpp_loader **loader, const gpp_tensor tensors[
 /**
  * The next mini-batch; waits for it when it is not ready.
  *
- * @param batch  [count] out: lent until the next call of gpp_loader_next, _seek or _free; untouched
- *               at the end of an epoch
+ * @param batch  [count] out: lent until options.lent more have been taken, or until gpp_loader_seek
+ *               or _free; untouched at the end of an epoch
  * @return GPP_OK; GPP_ENOENT when the epoch is over, after which the next call begins the next one:
  *         that is no failure, and `err` stays as it is; GPP_EINVAL
  */
