@@ -47,7 +47,7 @@ static gpp_status compile_part(gpp__rig *r, int layers, int threads, const uint8
     p->layers = layers;
     int first = n->first[p->layer], count = n->first[p->layer + layers] - first;
     gpp_status status = gpp__stage_init(&p->stage, n, first, count, before ? &before->stage : NULL,
-                                        r->rows[0], err);
+                                        r->rows[0], NULL, err);
     if (status != GPP_OK)
         return status;
     r->parts++;

@@ -43,7 +43,7 @@ static gpp_status compile(gpp__layers *l, int threads, gpp_error *err)
         int u = l->count, first = n->first[u];
         gpp__stage *before = u ? &l->stage[u - 1] : NULL;
         status = gpp__stage_init(&l->stage[u], n, first, n->first[u + 1] - first, before,
-                                 l->rows[0], err);
+                                 l->rows[0], NULL, err);
         if (status != GPP_OK)
             break;
         status = gpp__program_new(&l->program[u], &l->stage[u], l->rows, threads, l->flow, err);

@@ -46,7 +46,7 @@ static void compile(rig *r, const gpp__layer *layer, int64_t rows)
 {
     gpp_error err = GPP_ERROR_INIT;
     isolate(r, layer);
-    bench_check(gpp__stage_init(&r->stage, &r->network, 0, 1, NULL, rows, &err), &err);
+    bench_check(gpp__stage_init(&r->stage, &r->network, 0, 1, NULL, rows, NULL, &err), &err);
     r->kernel = (gpp__kernel){.layer = &r->layer,
                               .store = &r->stage.store[0],
                               .rows = rows,

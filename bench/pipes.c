@@ -60,7 +60,7 @@ static double flops_of(const gpp__task *t, const gpp__cell *c)
 
 static double gflops_core(const gpp_pipe *pipe)
 {
-    const gpp__exec *e = pipe->last;
+    const gpp__exec *e = pipe->flight[0].exec;
     double flops = 0, core_seconds = 0;
     for (size_t k = 0; k < e->plan->tasks; k++) {
         const gpp__task *t = &e->plan->task[k];
@@ -209,9 +209,9 @@ static const gpp_op op_spin = {
     .attr_size = sizeof(spin_attr),
     .infer = spin_infer,
     .init = spin_init,
-    .prepare = spin_prepare,
-    .forward = spin_forward,
-    .backward = spin_backward,
+    .cpu.prepare = spin_prepare,
+    .cpu.forward = spin_forward,
+    .cpu.backward = spin_backward,
 };
 
 gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,

@@ -8,6 +8,9 @@
 #include "codelets/buffer.h"
 
 #include <errno.h>
+#ifdef GPP__STARPU_CUDA
+#include <cuda_runtime.h>
+#endif
 
 typedef struct block_interface {
     uintptr_t
@@ -16,20 +19,37 @@ typedef struct block_interface {
     gpp__block_data *account;
 } block_interface;
 
+/* Whose memory `node` is; NULL: nobody's, such as the host's copy of what a GPU has made. */
 static gpp__meter *meter_of(const gpp__block_data *b, unsigned node)
 {
-    return b->charge[0].node == node || !b->charge[1].meter ? b->charge[0].meter
-                                                            : b->charge[1].meter;
+    for (int c = 0; c < 2; c++)
+        if (b->charge[c].meter && b->charge[c].node == node)
+            return b->charge[c].meter;
+    return NULL;
 }
 
 static void meter_add(gpp__meter *m, size_t bytes)
 {
+    if (!m)
+        return;
     size_t now = atomic_fetch_add(&m->now, bytes) + bytes, peak = atomic_load(&m->peak);
     while (now > peak && !atomic_compare_exchange_weak(&m->peak, &peak, now))
         ;
 }
 
-static void on_register(starpu_data_handle_t handle, unsigned home_node, void *data_interface)
+static void meter_subtract(gpp__meter *m, size_t bytes)
+{
+    if (m)
+        atomic_fetch_sub(&m->now, bytes);
+}
+
+#if STARPU_MAJOR_VERSION == 1 && STARPU_MINOR_VERSION < 4
+typedef unsigned home_number;
+#else
+typedef int home_number;
+#endif
+
+static void on_register(starpu_data_handle_t handle, home_number home_node, void *data_interface)
 {
     (void)home_node; /* ours have none */
     for (unsigned node = 0; node < STARPU_MAXNODES; node++) {
@@ -77,7 +97,7 @@ static void on_free(void *data_interface, unsigned node)
     if (!give_back(i->account, i->ptr))
         starpu_free_on_node(node, i->ptr, i->bytes);
     i->ptr = 0;
-    atomic_fetch_sub(&meter_of(i->account, node)->now, i->bytes);
+    meter_subtract(meter_of(i->account, node), i->bytes);
 }
 
 static int on_copy(void *src, unsigned src_node, void *dst, unsigned dst_node, void *async_data)
@@ -134,7 +154,7 @@ static starpu_ssize_t describe(void *data_interface, char *buf, size_t size)
     return snprintf(buf, size, "G%zu", ((block_interface *)data_interface)->bytes);
 }
 
-/** Packing is for runtimes that send data elsewhere: the block as it is. */
+/** Packing is for runtimes that send data elsewhere: the block as it is. It may be on a GPU. */
 static int pack(starpu_data_handle_t handle, unsigned node, void **ptr, starpu_ssize_t *count)
 {
     const block_interface *i = starpu_data_get_interface_on_node(handle, node);
@@ -143,16 +163,17 @@ static int pack(starpu_data_handle_t handle, unsigned node, void **ptr, starpu_s
         return 0;
     if (starpu_malloc_flags(ptr, i->bytes, 0))
         return -ENOMEM;
-    memcpy(*ptr, (const void *)i->ptr, i->bytes);
-    return 0;
+    return starpu_interface_copy(i->ptr, 0, node, (uintptr_t)*ptr, 0, STARPU_MAIN_RAM, i->bytes,
+                                 NULL);
 }
 
 static int unpack(starpu_data_handle_t handle, unsigned node, void *ptr, size_t count)
 {
     const block_interface *i = starpu_data_get_interface_on_node(handle, node);
-    memcpy((void *)i->ptr, ptr, count);
+    int ret =
+        starpu_interface_copy((uintptr_t)ptr, 0, STARPU_MAIN_RAM, i->ptr, 0, node, count, NULL);
     starpu_free_flags(ptr, count, 0);
-    return 0;
+    return ret;
 }
 
 static const struct starpu_data_copy_methods copy_methods = {.any_to_any = on_copy};
@@ -184,11 +205,37 @@ static void number_interface(void)
     ops.interfaceid = (enum starpu_data_interface_id)starpu_data_interface_get_next_id();
 }
 
+/* On a GPU's node StarPU makes the GPU the calling thread's current one. Here that thread is the
+ * application's, which gets its own one back. */
+static int current_gpu(unsigned node)
+{
+    int gpu = -1;
+#ifdef GPP__STARPU_CUDA
+    if (starpu_node_get_kind(node) == STARPU_CUDA_RAM && cudaGetDevice(&gpu) != cudaSuccess)
+        gpu = -1;
+#else
+    (void)node;
+#endif
+    return gpu;
+}
+
+static void restore_gpu(int gpu)
+{
+#ifdef GPP__STARPU_CUDA
+    if (gpu >= 0)
+        cudaSetDevice(gpu);
+#else
+    (void)gpu;
+#endif
+}
+
 static void free_reserved(gpp__block_data *b)
 {
     for (int c = 0; c < 2; c++) {
+        int gpu = current_gpu(b->charge[c].node);
         if (b->charge[c].reserved)
             starpu_free_on_node(b->charge[c].node, b->charge[c].reserved, b->bytes);
+        restore_gpu(gpu);
         b->charge[c].reserved = 0;
     }
 }
@@ -198,7 +245,9 @@ gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, number_interface);
     for (int c = 0; c < 2 && b->charge[c].meter; c++) {
+        int gpu = current_gpu(b->charge[c].node);
         b->charge[c].reserved = starpu_malloc_on_node(b->charge[c].node, b->bytes);
+        restore_gpu(gpu);
         atomic_store(&b->charge[c].lent, false);
         if (!b->charge[c].reserved) {
             free_reserved(b);

@@ -23,8 +23,8 @@ typedef struct gpp__meter {
 typedef struct gpp__block_data {
     starpu_data_handle_t handle;
     size_t bytes;
-    /* Allocations count to the first meter whose memory node is the one allocated on, else to the
-     * last one. */
+    /* Allocations count to the first meter whose memory node is the one allocated on; elsewhere,
+     * as for the host's copy of what a GPU has made, they count to none. */
     struct {
         unsigned node;
         gpp__meter *meter;

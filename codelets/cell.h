@@ -22,15 +22,19 @@
 #include "codelets/program.h"
 #include "codelets/role.h"
 
-/** A CPU device while a pipe lives: a worker, its cores, the threads of the other cores. */
-typedef struct gpp__cpu {
+/** A device while a pipe lives: a worker, its cores, the threads of the other cores; or a worker
+ * that drives a CUDA device. */
+typedef struct gpp__seat {
     uint64_t id; /* of this device of this pipe, unique in the process: workers remember whose they
                     are bound to */
     hwloc_topology_t topology;
     hwloc_bitmap_t home; /* core of the worker's own thread; NULL: leave its binding alone */
     gpp__pool *pool;
-    char **ports; /* room for the ports of any cell: a device runs one at a time */
-} gpp__cpu;
+    char **ports;           /* room for the ports of any cell: a device runs one at a time */
+    struct gpp__cuda *cuda; /* for tasks to launch on; NULL: CPU cores */
+    const struct gpp__mover *mover; /* NULL: CPU cores */
+    double last_end;                /* of a task; where tasks run behind the worker's back */
+} gpp__seat;
 
 /** A dense tensor of the caller, by rows. */
 typedef struct gpp__rows {
@@ -59,6 +63,7 @@ typedef struct gpp__job {
     int64_t loss_rows; /* of the output in all micro-batches */
     double loss_divisor;
     const float *class_weight;
+    int64_t class_weights;
     const gpp_loss *loss;
     const void *loss_attr;
     const gpp__desc *y_desc, *target_desc;
@@ -71,8 +76,9 @@ typedef struct gpp__job {
     int micro_batches;
     double clip_norm; /* 0: no clipping */
     bool skip_nonfinite;
-    atomic_bool skipped; /* an update has seen gradients that are not finite */
-    _Atomic double norm; /* of all gradients; set by updates */
+    atomic_bool skipped;    /* an update has seen gradients that are not finite */
+    _Atomic double norm;    /* of all gradients; set by updates */
+    atomic_bool norm_there; /* their device has its sums, and nobody has looked */
 
     atomic_int stop_clock; /* cells of later cycles do not run */
     atomic_int updates;    /* partitions whose update has begun */
@@ -81,7 +87,9 @@ typedef struct gpp__job {
     gpp_error error; /* of the earliest cycle, lowest partition */
     int error_clock;
     size_t left;  /* tasks to finish */
-    double ended; /* when the last one had, CLOCK_MONOTONIC */
+    double ended; /* when the last one had, CLOCK_MONOTONIC; then this was called: */
+    void (*over)(void *arg);
+    void *over_arg;
 
     uint64_t run; /* number of this step, from 1, ascending in the order of submission */
     atomic_uint_fast64_t *failed; /* of the first step that has failed: later ones do nothing.
@@ -90,7 +98,7 @@ typedef struct gpp__job {
 
 typedef struct gpp__cell {
     gpp__job *job;
-    const gpp__cpu *device;
+    gpp__seat *device;
     const gpp__stage *stage;
     const gpp__program *program;
     gpp__pass pass; /* of a forward */
@@ -112,16 +120,28 @@ extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__
 /** @param failed  outlives the job */
 void gpp__job_init(gpp__job *job, atomic_uint_fast64_t *failed);
 void gpp__job_release(gpp__job *job);
-/** Begin step `run` of `tasks` tasks, each of which must get gpp__job_finished as its callback with
- * the job as argument. */
+/** Begin step `run` of `tasks` tasks, each of which must get gpp__cell_finished as its callback
+ * with the cell as argument. */
 void gpp__job_begin(gpp__job *job, uint64_t run, size_t tasks);
 /** Tasks that have not begun end without effect, as do those of later steps. */
 void gpp__job_stop(gpp__job *job);
-void gpp__job_finished(void *job);
+void gpp__cell_finished(void *cell);
+/** For a task that there will not be. */
+void gpp__job_finished(gpp__job *job);
 /** Wait for all tasks. @return the step's status; a failure is copied to `err` */
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err);
 /** Wait until all tasks have ended, or none has for so long. @return whether all have */
 bool gpp__job_wait_while_moving(gpp__job *job, double seconds);
+/* Bytes of scratch beside a program's own, where the caller's memory is not the device's. */
+/** For forwards, recomputations and backwards. */
+size_t gpp__cell_staging(const gpp__stage *stage, const int64_t rows[GPP__BATCHES]);
+/** For the loss of a micro-batch of so many rows of the output. @param classes  class weights, 0:
+ * none */
+size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y,
+                         const gpp__desc *target, int64_t rows, int64_t classes);
+/** For norms and updates of a block, behind what unpacked gradients need (gpp__stage_room). */
+size_t gpp__update_staging(const gpp__stage *stage, const struct gpp__mover *mover);
+
 /** Seconds, CLOCK_MONOTONIC: the clock of cells. */
 double gpp__cell_now(void);
 

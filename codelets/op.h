@@ -150,7 +150,8 @@ typedef struct gpp__kernel {
 /** What one call is part of. */
 typedef struct gpp__run {
     gpp__pool *pool;
-    struct gpp__cuda *cuda; /* where to launch; NULL on CPU cores (cuda/cuda.h) */
+    struct gpp__cuda *cuda;         /* where to launch; NULL on CPU cores (cuda/cuda.h) */
+    const struct gpp__mover *mover; /* of its memory; NULL on CPU cores (move.h) */
     bool training;
     bool checkpointing;  /* a forward that will be repeated before its backward */
     bool recomputing;    /* this forward repeats one that has been: no side effects */

@@ -82,16 +82,19 @@ static gpp_status prepare_step(gpp__program *p, int k, gpp_error *err)
     step->passes = step->view || (op->passes_in_eval && op->passes_in_eval(l));
     step->trains = gpp__layer_trains(l);
     step->records = op->stats_bytes && op->stats_bytes(l) > 0;
-    step->active = has_gradient_to_pass(p, step) && (step->view || op->cpu.backward);
+    step->active =
+        has_gradient_to_pass(p, step) && (step->view || gpp__stage_kernels(p->stage, l)->backward);
     const gpp__desc *rows = l->in_count ? &l->in[0] : &l->out[0];
     step->kernel = (gpp__kernel){.layer = l,
                                  .rows = gpp__desc_rows(rows, p->batch),
                                  .threads = p->threads,
-                                 .store = &p->stage->store[k - 1]};
+                                 .store = &p->stage->store[k - 1],
+                                 .cuda = p->stage->cuda};
     memcpy(step->kernel.batch, p->batch, sizeof p->batch);
-    if (step->view || p->empty || !op->cpu.prepare)
+    const gpp__kernels *kernels = gpp__stage_kernels(p->stage, l);
+    if (step->view || p->empty || !kernels->prepare)
         return GPP_OK;
-    gpp_status status = op->cpu.prepare(&step->kernel, err);
+    gpp_status status = kernels->prepare(&step->kernel, err);
     step->prepared = status == GPP_OK;
     return status;
 }
@@ -158,9 +161,11 @@ void gpp__program_free(gpp__program *p)
 {
     if (!p)
         return;
-    for (int k = 1; p->step && k <= p->steps; k++)
-        if (p->step[k].prepared && p->step[k].layer->op->cpu.release)
-            p->step[k].layer->op->cpu.release(&p->step[k].kernel);
+    for (int k = 1; p->step && k <= p->steps; k++) {
+        gpp__step *s = &p->step[k];
+        if (s->prepared && gpp__stage_kernels(p->stage, s->layer)->release)
+            gpp__stage_kernels(p->stage, s->layer)->release(&s->kernel);
+    }
     for (int w = 0; w < GPP__PASSES; w++) {
         free(p->way[w].root);
         free(p->way[w].write);

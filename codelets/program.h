@@ -28,6 +28,7 @@
 /** A partition's operators with their stores: what its programs for all row counts share. */
 typedef struct gpp__stage {
     const gpp__network *network;
+    struct gpp__cuda *cuda;  /* device that its kernels are for; NULL: CPU cores */
     int first, count;        /* operators first ... first+count-1 of the network, count >= 1 */
     const gpp__layer *layer; /* [count] the first of them */
     gpp__store *store;       /* [count] */
@@ -52,10 +53,20 @@ typedef struct gpp__stage {
  * `before` end, which must stay where it is. Operators may share parameters with operators of
  *                 stages in that chain
  * @param rows     the usual micro-batch, by which stores choose their layout
+ * @param cuda     device to prepare kernels for, from this thread; NULL: CPU cores
+ * @return GPP_OK, GPP_EUNSUPPORTED (an operator that has no kernels for the device), GPP_ENOMEM,
+ * ...
  */
 gpp_status gpp__stage_init(gpp__stage *stage, const gpp__network *network, int first, int count,
-                           gpp__stage *before, int64_t rows, gpp_error *err);
+                           gpp__stage *before, int64_t rows, struct gpp__cuda *cuda,
+                           gpp_error *err);
 void gpp__stage_release(gpp__stage *stage);
+
+/** The operator's functions for the stage's device. */
+static inline const gpp__kernels *gpp__stage_kernels(const gpp__stage *s, const gpp__layer *l)
+{
+    return s->cuda && l->op->cuda ? l->op->cuda : &l->op->cpu;
+}
 
 /** True when an operator of it has parameters that learn. */
 bool gpp__stage_trains(const gpp__stage *stage);

@@ -2,10 +2,10 @@
  * codelets/program_run.c: running a program: its ways forwards, its backward, whole, by a script or
  * split, from the places that program_build.c has given its tensors.
  */
-#include "codelets/program_internal.h"
-
-#include <string.h>
 #include <time.h>
+
+#include "codelets/move.h"
+#include "codelets/program_internal.h"
 
 static char *block_of(const gpp__cell_io *io, gpp__place at)
 {
@@ -179,7 +179,7 @@ static gpp_status forward_step(const gpp__program *p, const int root[], const gp
     if (cell->stats && s->records && run->training && !run->recomputing)
         io.stats = cell->stats + p->stage->stats_at[k - 1];
     layer_memory(p, k, cell, &io);
-    gpp_status status = l->op->cpu.forward(&s->kernel, run, &io);
+    gpp_status status = gpp__stage_kernels(p->stage, l)->forward(&s->kernel, run, &io);
     if (status == GPP_OK)
         mark_outputs(p, call, cell, absent);
     return status;
@@ -199,22 +199,23 @@ static gpp_status copy_out(const gpp__program *p, const gpp__way *way, int v, co
         const gpp__layer *layer = p->step[l->born].layer;
         return blame(run, layer, refuse_none(run, layer, layer->in_count - 1), "forward");
     }
-    memcpy(to, from, l->exact);
+    gpp__copy_bytes(run, to, from, l->exact);
     return GPP_OK;
 }
 
 /* Nothing runs for a mini-batch without rows: outputs that have some all the same are zero, records
  * are empty. */
-static void clear_outputs(const gpp__program *p, gpp__pass pass, const gpp__cell_io *cell)
+static void clear_outputs(const gpp__program *p, gpp__pass pass, const gpp__run *run,
+                          const gpp__cell_io *cell)
 {
     for (int v = 0; v < p->locals && pass != GPP__PASS_RECOMPUTE; v++) {
         const gpp__local *l = &p->local[v];
         char *to = l->out_port < 0 ? NULL : cell->out[l->out_port];
         if (to)
-            memset(to, 0, l->exact + gpp__local_lead(l));
+            gpp__zero(run, to, l->exact + gpp__local_lead(l));
     }
     if (cell->stats)
-        memset(cell->stats, 0, p->stage->stats_bytes);
+        gpp__zero(run, cell->stats, p->stage->stats_bytes);
 }
 
 static void note_lap(const gpp__cell_io *cell, int k)
@@ -254,7 +255,7 @@ gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp
 {
     gpp__place room[2 * GPP__MAX_TENSORS];
     if (p->empty) {
-        clear_outputs(p, pass, cell);
+        clear_outputs(p, pass, run, cell);
         return GPP_OK;
     }
     if (pass == GPP__PASS_RECOMPUTE && p->phase)
@@ -298,16 +299,10 @@ static char *grad_room(const gpp__program *p, int v, const void *in, const gpp__
     return in ? base + GPP__HEAD : NULL;
 }
 
-static void add_floats(float *restrict sum, const float *restrict x, size_t count)
-{
-    for (size_t k = 0; k < count; k++)
-        sum[k] += x[k];
-}
-
 /* The gradient of input `t` of a view: the sum of those of the outputs that are this input, in
  * their order. */
 static void backward_view(const gpp__program *p, const gpp__action *call, int t,
-                          const gpp__cell_io *cell)
+                          const gpp__run *run, const gpp__cell_io *cell)
 {
     const gpp__step *s = &p->step[call->step];
     int v = s->in[t];
@@ -321,34 +316,36 @@ static void backward_view(const gpp__program *p, const gpp__action *call, int t,
         if (!part)
             continue;
         if (begun)
-            add_floats((float *)sum, (const float *)part, p->local[v].exact / sizeof(float));
+            gpp__add_floats(run, (float *)sum, (const float *)part,
+                            (int64_t)(p->local[v].exact / sizeof(float)));
         else if (part != sum)
-            memcpy(sum, part, p->local[v].exact);
+            gpp__copy_bytes(run, sum, part, p->local[v].exact);
         begun = true;
     }
     if (sum && !begun)
-        memset(sum, 0, p->local[v].exact);
+        gpp__zero(run, sum, p->local[v].exact);
 }
 
 /* No gradient comes back to operator k: the first micro-batch says so. */
-static void zero_grads(const gpp__program *p, int k, const gpp__cell_io *cell)
+static void zero_grads(const gpp__program *p, int k, const gpp__run *run, const gpp__cell_io *cell)
 {
     if (p->step[k].trains && !cell->accumulate && cell->grads)
-        memset(cell->grads + p->stage->grad_at[k - 1], 0, p->stage->store[k - 1].grad_bytes);
+        gpp__zero(run, cell->grads + p->stage->grad_at[k - 1], p->stage->store[k - 1].grad_bytes);
 }
 
 /* The gradients of what operator k has given are all zero, or nobody has asked for them. */
-static void pass_zeros(const gpp__program *p, int k, const gpp__cell_io *cell, const gpp__io *io)
+static void pass_zeros(const gpp__program *p, int k, const gpp__run *run, const gpp__cell_io *cell,
+                       const gpp__io *io)
 {
     const gpp__step *s = &p->step[k];
-    zero_grads(p, k, cell);
+    zero_grads(p, k, run, cell);
     for (int t = 0; t < s->layer->in_count; t++)
         if (io->grad_in[t])
-            memset(io->grad_in[t], 0, p->local[s->in[t]].exact);
+            gpp__zero(run, io->grad_in[t], p->local[s->in[t]].exact);
 }
 
 /* What a split backward leaves of operator k, where it does not lie there already. */
-static void hold(const gpp__program *p, int k, const gpp__cell_io *cell)
+static void hold(const gpp__program *p, int k, const gpp__run *run, const gpp__cell_io *cell)
 {
     const gpp__step *s = &p->step[k];
     for (int t = 0; t < s->layer->out_count; t++) {
@@ -356,7 +353,7 @@ static void hold(const gpp__program *p, int k, const gpp__cell_io *cell)
         const char *from = at(cell, p->grad[v]);
         char *to = at(cell, p->held[v]);
         if (to && from && to != from)
-            memcpy(to, from, p->local[v].exact + gpp__local_lead(&p->local[v]));
+            gpp__copy_bytes(run, to, from, p->local[v].exact + gpp__local_lead(&p->local[v]));
     }
 }
 
@@ -379,7 +376,7 @@ static gpp_status backward_step(const gpp__program *p, const gpp__action *call, 
         if (l->op->backward_needs & GPP_NEEDS_INPUT)
             io.in[t] = in[t];
         if (io.grad_in[t] && l->op->zero_grads)
-            memset(io.grad_in[t], 0, p->local[s->in[t]].exact);
+            gpp__zero(run, io.grad_in[t], p->local[s->in[t]].exact);
     }
     for (int t = 0; t < l->out_count; t++) {
         io.grad_out[t] = grad_of(p, s->out[t], cell);
@@ -390,7 +387,7 @@ static gpp_status backward_step(const gpp__program *p, const gpp__action *call, 
     if (missing == 0 && l->op->passes_none)
         return GPP_OK;
     if (!any) {
-        pass_zeros(p, k, cell, &io);
+        pass_zeros(p, k, run, cell, &io);
         return GPP_OK;
     }
     if (s->kernel.saved_bytes)
@@ -400,13 +397,13 @@ static gpp_status backward_step(const gpp__program *p, const gpp__action *call, 
         io.grads = cell->grads + p->stage->grad_at[k - 1];
     if (s->trains && p->held) {
         bool wanted = false;
-        hold(p, k, cell);
+        hold(p, k, run, cell);
         for (int t = 0; t < l->in_count; t++)
             wanted |= io.grad_in[t] != NULL;
         if (!wanted)
             return GPP_OK;
     }
-    return l->op->cpu.backward(&s->kernel, run, &io);
+    return gpp__stage_kernels(p->stage, l)->backward(&s->kernel, run, &io);
 }
 
 /* Gradients of an operator's parameters, from what a split backward has left. */
@@ -432,25 +429,26 @@ static gpp_status weight_step(const gpp__program *p, const gpp__action *call, co
             io.out[t] = data_at(p, root, v, call->at[l->in_count + t], cell);
     }
     if (!any || (missing == 0 && l->op->passes_none)) {
-        zero_grads(p, k, cell);
+        zero_grads(p, k, run, cell);
         return GPP_OK;
     }
     if (s->kernel.saved_bytes)
         io.saved = at(cell, call->saved);
     layer_memory(p, k, cell, &io);
     io.grads = cell->grads + p->stage->grad_at[k - 1];
-    return l->op->cpu.backward(&s->kernel, run, &io);
+    return gpp__stage_kernels(p->stage, l)->backward(&s->kernel, run, &io);
 }
 
 /* Gradients of what came in: of all of it, or only where none is computed. */
-static void clear_inputs(const gpp__program *p, const gpp__cell_io *cell, bool all)
+static void clear_inputs(const gpp__program *p, const gpp__run *run, const gpp__cell_io *cell,
+                         bool all)
 {
     for (int v = 0; v < p->locals; v++) {
         const gpp__local *l = &p->local[v];
         bool float32 = l->value->desc.dtype == GPP_F32;
         char *to = l->in_port >= 0 && float32 ? cell->grad_in[l->in_port] : NULL;
         if (to && (all || !l->grad))
-            memset(to, 0, l->exact + gpp__local_lead(l));
+            gpp__zero(run, to, l->exact + gpp__local_lead(l));
     }
 }
 
@@ -459,11 +457,11 @@ static gpp_status go_back(const gpp__program *p, const gpp__action *call, const 
 {
     const gpp__step *s = &p->step[call->step];
     if (!s->active) {
-        zero_grads(p, call->step, cell);
+        zero_grads(p, call->step, run, cell);
         return GPP_OK;
     }
     for (int t = 0; s->view && t < s->layer->in_count; t++)
-        backward_view(p, call, t, cell);
+        backward_view(p, call, t, run, cell);
     gpp_status status = s->view ? GPP_OK : backward_step(p, call, run, cell);
     return status == GPP_OK ? GPP_OK : blame(run, s->layer, status, "backward");
 }
@@ -492,10 +490,10 @@ gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
                                  const gpp__cell_io *cell)
 {
     gpp__place room[2 * GPP__MAX_TENSORS];
-    clear_inputs(p, cell, p->empty);
+    clear_inputs(p, run, cell, p->empty);
     if (p->empty) {
         for (int k = 1; k <= p->steps; k++)
-            zero_grads(p, k, cell);
+            zero_grads(p, k, run, cell);
         return GPP_OK;
     }
     if (p->phase)
@@ -516,7 +514,7 @@ gpp_status gpp__program_weight(const gpp__program *p, const gpp__run *run, const
     for (int k = p->steps; k >= 1; k--) {
         const gpp__step *s = &p->step[k];
         if (!s->active || p->empty) {
-            zero_grads(p, k, cell);
+            zero_grads(p, k, run, cell);
             continue;
         }
         if (!s->trains || s->view)

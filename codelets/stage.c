@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/move.h"
 #include "codelets/program.h"
 
 /* --- ports ------------------------------------------------------------------------------------ */
@@ -51,9 +52,25 @@ static size_t count_tensors(const gpp__stage *s, int count)
 static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
 {
     const gpp__layer *l = &s->layer[k];
-    s->store[k] = (gpp__store){.layer = l, .grad_bytes = l->param_bytes};
-    return l->op->cpu.store_init ? l->op->cpu.store_init(&s->store[k], rows > 0 ? rows : 1, err)
-                                 : GPP_OK;
+    const gpp__kernels *kernels = gpp__stage_kernels(s, l);
+    s->store[k] = (gpp__store){.layer = l, .grad_bytes = l->param_bytes, .cuda = s->cuda};
+    return kernels->store_init ? kernels->store_init(&s->store[k], rows > 0 ? rows : 1, err)
+                               : GPP_OK;
+}
+
+/* Only programs on CPU cores can tell what is absent: elsewhere it would take a look at memory that
+ * is still to be written. */
+static gpp_status check_device(const gpp__stage *s, const gpp__layer *l, gpp_error *err)
+{
+    bool view = l->op->is_view && l->op->is_view(l), optional = l->op->may_stash_none;
+    for (int t = 0; t < l->in_count; t++)
+        optional |= s->network->value[l->from[t]].optional;
+    if (!s->cuda || (!optional && (view || l->op->cuda)))
+        return GPP_OK;
+    return gpp__fail_layer(
+        err, GPP_EUNSUPPORTED, l->index, "%s (layer %d, \"%s\") cannot be on a CUDA device: %s",
+        l->op->name, l->index, l->label,
+        optional ? "what it stashes or takes may be absent" : "it has no kernels for it");
 }
 
 /* The stage of this one's block that has the operator. */
@@ -108,12 +125,15 @@ static bool allocate(gpp__stage *s, int count)
 }
 
 gpp_status gpp__stage_init(gpp__stage *s, const gpp__network *network, int first, int count,
-                           gpp__stage *before, int64_t rows, gpp_error *err)
+                           gpp__stage *before, int64_t rows, struct gpp__cuda *cuda, gpp_error *err)
 {
-    *s = (gpp__stage){.network = network, .first = first, .layer = network->node + first};
+    *s = (gpp__stage){
+        .network = network, .cuda = cuda, .first = first, .layer = network->node + first};
     gpp_status status = GPP_OK;
     if (!allocate(s, count))
         status = gpp__fail(err, GPP_ENOMEM, "a partition of %d layers", count);
+    for (int k = 0; status == GPP_OK && k < count; k++)
+        status = check_device(s, &s->layer[k], err);
     for (; status == GPP_OK && s->count < count; s->count++)
         if ((status = init_store(s, s->count, rows, err)) != GPP_OK)
             break;
@@ -136,8 +156,8 @@ gpp_status gpp__stage_init(gpp__stage *s, const gpp__network *network, int first
 void gpp__stage_release(gpp__stage *s)
 {
     for (int k = 0; k < s->count; k++)
-        if (s->layer[k].op->cpu.store_release)
-            s->layer[k].op->cpu.store_release(&s->store[k]);
+        if (gpp__stage_kernels(s, &s->layer[k])->store_release)
+            gpp__stage_kernels(s, &s->layer[k])->store_release(&s->store[k]);
     free(s->store);
     free(s->param_at);
     free(s->packed_at);
@@ -166,8 +186,9 @@ gpp_status gpp__stage_pack(const gpp__stage *s, const gpp__run *run, char *param
     for (int k = 0; k < s->count; k++) {
         if (!s->store[k].packed_bytes)
             continue;
-        gpp_status status = s->layer[k].op->cpu.pack(&s->store[k], run, params + s->param_at[k],
-                                                     params + s->packed_at[k]);
+        gpp_status status =
+            gpp__stage_kernels(s, &s->layer[k])
+                ->pack(&s->store[k], run, params + s->param_at[k], params + s->packed_at[k]);
         if (status != GPP_OK)
             return status;
     }
@@ -181,8 +202,8 @@ gpp_status gpp__stage_commit(const gpp__stage *s, const gpp__run *run, int count
     for (int k = 0; k < s->count && status == GPP_OK; k++) {
         const gpp__layer *l = &s->layer[k];
         if (l->op->stats_bytes && l->op->stats_bytes(l))
-            status = l->op->cpu.commit(l, run, count, stats + s->stats_at[k], s->stats_bytes,
-                                       params + s->param_at[k]);
+            status = gpp__stage_kernels(s, l)->commit(l, run, count, stats + s->stats_at[k],
+                                                      s->stats_bytes, params + s->param_at[k]);
     }
     return status;
 }
@@ -190,20 +211,20 @@ gpp_status gpp__stage_commit(const gpp__stage *s, const gpp__run *run, int count
 static gpp_status unpack(const gpp__stage *s, const gpp__run *run, int k, const char *grads,
                          char *room)
 {
-    const gpp_op *op = s->layer[k].op;
-    if (op->cpu.unpack_grads)
-        return op->cpu.unpack_grads(&s->store[k], run, grads + s->grad_at[k], room);
-    memcpy(room, grads + s->grad_at[k], s->layer[k].param_bytes);
+    const gpp__kernels *kernels = gpp__stage_kernels(s, &s->layer[k]);
+    if (kernels->unpack_grads)
+        return kernels->unpack_grads(&s->store[k], run, grads + s->grad_at[k], room);
+    gpp__copy_bytes(run, room, grads + s->grad_at[k], s->layer[k].param_bytes);
     return GPP_OK;
 }
 
-static void add_grads(const gpp__layer *l, const char *from, char *to)
+static void add_grads(const gpp__layer *l, const gpp__run *run, const char *from, char *to)
 {
     for (int p = 0; p < l->param_count; p++) {
         const float *x = gpp__param_at(l, from, p);
         float *sum = (float *)(to + l->param[p].offset);
-        for (int64_t e = 0; !l->param[p].buffer && e < l->param[p].count; e++)
-            sum[e] += x[e];
+        if (!l->param[p].buffer)
+            gpp__add_floats(run, sum, x, l->param[p].count);
     }
 }
 
@@ -215,7 +236,7 @@ size_t gpp__stage_room(const gpp__stage *s)
         size_t bytes = gpp__align(l->param_bytes);
         if (l->shares < 0 && l->param_count && s->shared[k])
             bytes *= 2;
-        else if (!l->op->cpu.unpack_grads)
+        else if (!gpp__stage_kernels(s, l)->unpack_grads)
             continue;
         most = bytes > most ? bytes : most;
     }
@@ -229,7 +250,7 @@ gpp_status gpp__stage_grads(const gpp__stage *s, const gpp__run *run, int k, cha
     int node = s->first + k;
     *plain = grads + s->grad_at[k];
     bool shared = s->shared[k];
-    if (!l->op->cpu.unpack_grads && !shared)
+    if (!gpp__stage_kernels(s, l)->unpack_grads && !shared)
         return GPP_OK;
     *plain = room;
     gpp_status status = unpack(s, run, k, grads, room);
@@ -238,7 +259,7 @@ gpp_status gpp__stage_grads(const gpp__stage *s, const gpp__run *run, int k, cha
         for (int q = 0; status == GPP_OK && q < s->count; q++)
             if (s->layer[q].shares == node) {
                 status = unpack(s, run, q, grads, other);
-                add_grads(l, other, room);
+                add_grads(l, run, other, room);
             }
     return status;
 }

@@ -172,6 +172,12 @@ static void set_op(gpp__user_op *op)
         .cpu.forward = gpp__user_forward,
         .cpu.backward = def->backward ? gpp__user_backward : NULL,
     };
+    op->cuda = (gpp__kernels){.prepare = gpp__user_prepare,
+                              .release = gpp__user_release,
+                              .forward = gpp__user_forward_cuda,
+                              .backward = def->backward_cuda ? gpp__user_backward_cuda : NULL};
+    if (def->forward_cuda)
+        op->op.cuda = &op->cuda;
 }
 
 static gpp_status check_functions(const gpp_operator *def, gpp_error *err)
@@ -179,6 +185,13 @@ static gpp_status check_functions(const gpp_operator *def, gpp_error *err)
     if (!def->infer || !def->forward)
         return gpp__fail(err, GPP_EINVAL, "operator \"%s\": %s is missing", def->name,
                          def->infer ? "forward" : "infer");
+    if ((def->backward_cuda && !def->forward_cuda) ||
+        (def->forward_cuda && !def->backward_cuda != !def->backward))
+        return gpp__fail(err, GPP_EINVAL,
+                         "operator \"%s\": on CUDA it has %s forward and %s backward, on CPU "
+                         "cores a forward and %s backward",
+                         def->name, def->forward_cuda ? "a" : "no", def->backward_cuda ? "a" : "no",
+                         def->backward ? "a" : "no");
     if (def->flags & ~(unsigned)(GPP_OP_NEEDS_INPUT | GPP_OP_NEEDS_OUTPUT))
         return gpp__fail(err, GPP_EINVAL, "operator \"%s\": flags 0x%x are not all known",
                          def->name, def->flags);

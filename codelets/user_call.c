@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/move.h"
 #include "codelets/user_internal.h"
 
 /* The saved tensors of a kernel. */
@@ -108,7 +109,7 @@ static void set_tensors(frame *f, const gpp__kernel *kernel, const gpp__io *io)
 }
 
 /* Gradients are the function's to add to, so those that are to be assigned start from zero. */
-static void set_params(frame *f, const gpp__layer *layer, const gpp__io *io)
+static void set_params(frame *f, const gpp__layer *layer, const gpp__run *run, const gpp__io *io)
 {
     for (int p = 0; p < layer->param_count; p++) {
         const gpp__param *param = &layer->param[p];
@@ -122,7 +123,7 @@ static void set_params(frame *f, const gpp__layer *layer, const gpp__io *io)
             continue;
         grad->data = io->grads + param->offset;
         if (!io->accumulate)
-            memset(grad->data, 0, (size_t)param->count * sizeof(float));
+            gpp__zero(run, grad->data, (size_t)param->count * sizeof(float));
         if (param->frozen)
             grad->data = NULL;
     }
@@ -173,10 +174,11 @@ static void set_frame(frame *f, const gpp__kernel *kernel, const gpp__run *run, 
         .grad_out = forward ? NULL : f->grad_out,
         .grad_in = forward ? NULL : f->grad_in,
         .grad_param = forward ? NULL : f->grad_param,
+        .stream = run->mover ? run->mover->stream(run) : NULL,
         .inside = &f->inside,
     };
     set_tensors(f, kernel, io);
-    set_params(f, layer, io);
+    set_params(f, layer, run, io);
     set_savings(f, kernel, io);
 }
 
@@ -230,14 +232,17 @@ static void check_inputs(frame *f)
             gpp__fail(&f->inside.err, GPP_EINVAL, "input %d is absent", t);
 }
 
-gpp_status gpp__user_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+typedef gpp_status (*user_fn)(gpp_call *call);
+
+static gpp_status call_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io,
+                               user_fn forward)
 {
     frame f;
     gpp_status status = GPP_OK;
     set_frame(&f, kernel, run, io, true);
     check_inputs(&f);
     if (!f.inside.err.code)
-        status = f.inside.user->def.forward(&f.call);
+        status = forward(&f.call);
     if (!status)
         check_protocol(&f.inside);
     if (io->absent)
@@ -245,11 +250,33 @@ gpp_status gpp__user_forward(const gpp__kernel *kernel, const gpp__run *run, con
     return outcome(&f, status, kernel->layer);
 }
 
-gpp_status gpp__user_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+static gpp_status call_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io,
+                                user_fn backward)
 {
     frame f;
     set_frame(&f, kernel, run, io, false);
-    return outcome(&f, f.inside.user->def.backward(&f.call), kernel->layer);
+    return outcome(&f, backward(&f.call), kernel->layer);
+}
+
+gpp_status gpp__user_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return call_forward(kernel, run, io, gpp__user_of(kernel->layer)->def.forward);
+}
+
+gpp_status gpp__user_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return call_backward(kernel, run, io, gpp__user_of(kernel->layer)->def.backward);
+}
+
+gpp_status gpp__user_forward_cuda(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
+{
+    return call_forward(kernel, run, io, gpp__user_of(kernel->layer)->def.forward_cuda);
+}
+
+gpp_status gpp__user_backward_cuda(const gpp__kernel *kernel, const gpp__run *run,
+                                   const gpp__io *io)
+{
+    return call_backward(kernel, run, io, gpp__user_of(kernel->layer)->def.backward_cuda);
 }
 
 /* --- what a call may ask --- */

@@ -17,7 +17,8 @@ enum {
 };
 
 struct gpp__user_op {
-    gpp_op op; /* first: a layer's op is the user operator */
+    gpp_op op;         /* first: a layer's op is the user operator */
+    gpp__kernels cuda; /* of op, when it has some */
     gpp_operator def;
     atomic_int holders;
     char name[GPP__USER_WORD], key_name[GPP__USER_KEYS][GPP__USER_WORD];
@@ -49,6 +50,10 @@ double gpp__user_flops(const gpp__layer *layer);
 gpp_status gpp__user_prepare(gpp__kernel *kernel, gpp_error *err);
 void gpp__user_release(gpp__kernel *kernel);
 gpp_status gpp__user_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
+gpp_status gpp__user_forward_cuda(const gpp__kernel *kernel, const gpp__run *run,
+                                  const gpp__io *io);
+gpp_status gpp__user_backward_cuda(const gpp__kernel *kernel, const gpp__run *run,
+                                   const gpp__io *io);
 gpp_status gpp__user_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
 
 #endif

@@ -34,9 +34,9 @@ static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
 {
     if (!p || !path)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "path" : "pipe");
+    gpp__settle(p);
     if (p->broken)
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
-    gpp__settle(p);
     return GPP_OK;
 }
 

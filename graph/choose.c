@@ -115,6 +115,7 @@ static gpp_status take_class_weights(gpp_pipe *p, const gpp_pipe_options *o, gpp
         return gpp__fail(err, GPP_ESHAPE, "%s: %lld classes, %d class weights", p->loss->name,
                          (long long)classes, o->class_weight_count);
     size_t bytes = (size_t)classes * sizeof *p->class_weight;
+    p->class_weights = classes;
     p->class_weight = malloc(bytes);
     if (!p->class_weight)
         return gpp__fail(err, GPP_ENOMEM, "%lld class weights", (long long)classes);

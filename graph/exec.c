@@ -34,9 +34,14 @@ static gpp_status fill_progset(gpp_pipe *p, gpp__progset *s, gpp_error *err)
         return gpp__fail(err, GPP_ENOMEM, "gradients of %d values", p->network->values);
     gpp__network_flow(p->network, s->grad_input, flow);
     gpp_status status = GPP_OK;
-    for (int j = 0; status == GPP_OK && j < p->partitions; j++)
-        status = gpp__program_new(&s->program[j], &p->stage[j], s->rows.rows,
-                                  p->device_threads[p->device_of[j]], flow, err);
+    for (int j = 0; status == GPP_OK && j < p->partitions; j++) {
+        struct gpp__cuda *cuda;
+        status = gpp__place_prepare(p, j, &cuda, err);
+        if (status == GPP_OK)
+            status = gpp__program_new(&s->program[j], &p->stage[j], s->rows.rows,
+                                      p->device_threads[p->device_of[j]], flow, err);
+        gpp__place_prepared(cuda);
+    }
     for (int j = 0; status == GPP_OK && p->schedule->split && j < p->partitions; j++)
         status = gpp__program_split(s->program[j], err);
     free(flow);
@@ -144,12 +149,19 @@ static size_t larger(size_t a, size_t b)
 }
 
 /** Scratch in which the updates of a block unpack gradients. */
-static size_t update_scratch(const gpp__stage *s)
+static size_t update_scratch(const gpp__stage *s, const struct gpp__mover *mover)
 {
-    size_t most = 0;
+    size_t most = 0, staging = gpp__update_staging(s, mover);
     for (; s; s = s->after)
         most = larger(most, gpp__stage_room(s));
-    return most;
+    return staging ? gpp__align(most) + staging : most;
+}
+
+static size_t cell_scratch(const gpp__stage *s, const gpp__program_info *info,
+                           const gpp__progset *set)
+{
+    size_t staging = gpp__cell_staging(s, set->rows.rows);
+    return staging ? gpp__align(info->scratch_bytes) + staging : info->scratch_bytes;
 }
 
 static bool block_trains(const gpp__stage *s)
@@ -174,8 +186,9 @@ static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset
         .tape = larger(a->tape_bytes, b->tape_bytes),
         .kept = larger(a->kept_bytes, b->kept_bytes),
         .held = larger(a->held_bytes, b->held_bytes),
-        .scratch = larger(larger(a->scratch_bytes, b->scratch_bytes),
-                          updates && is_home ? update_scratch(s) : 0),
+        .scratch = larger(
+            larger(cell_scratch(s, a, full), cell_scratch(s, b, last)),
+            updates && is_home ? update_scratch(s, p->state[p->device_of[j]].seat.mover) : 0),
         .stats = s->stats_bytes,
         .home = p->home[j],
         .trains = is_home ? block_trains(s) : gpp__stage_trains(s),
@@ -266,6 +279,18 @@ static bool commits_early(const gpp_pipe *p, unsigned flags, const sizes *z)
     return early;
 }
 
+/* Where the last partition's device does not reach the caller's memory. */
+static size_t loss_scratch(const gpp_pipe *p, unsigned flags, const gpp__progset *full,
+                           const gpp__progset *last)
+{
+    const gpp__desc *y = &p->y_desc;
+    int64_t rows = gpp__desc_rows(y, full->rows.rows), other = gpp__desc_rows(y, last->rows.rows);
+    if (!(flags & GPP__DO_LOSS) || !p->stage[p->partitions - 1].cuda)
+        return 0;
+    return gpp__loss_staging(p->loss, p->loss_attr, y, &p->target_desc, rows > other ? rows : other,
+                             p->class_weights);
+}
+
 static bool may_fail(const gpp_pipe *p)
 {
     bool may = p->optimizer && p->optimizer->may_fail;
@@ -293,6 +318,7 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
         .accumulate = flags & GPP__DO_ADD,
         .statistics = trains && (flags & GPP__DO_FORWARD),
         .norms = ((size_t)p->parameters + 1) * sizeof(double),
+        .loss_scratch = loss_scratch(p, flags, full, last),
         .backup = p->optimizer && p->optimizer->may_fail,
     };
     if (status == GPP_OK)
@@ -326,8 +352,8 @@ static gpp_status get_blocks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
     for (size_t k = 0; k < e->plan->buffers; k++) {
         const gpp__buffer *b = &e->plan->buffer[k];
         gpp_status status =
-            gpp__slot_get(p, e->instance, (gpp__class)b->cls, gpp__slot_list(e, b), b->slot,
-                          b->bytes, b->device, b->other, &e->block[k], err);
+            gpp__slot_get(p, e->instance, (gpp__class)b->cls, gpp__slot_list(e, b),
+                          gpp__slot_of(e, b), b->bytes, b->device, b->other, &e->block[k], err);
         if (status != GPP_OK)
             return status;
     }
@@ -349,7 +375,7 @@ static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
     gpp__cell *c = &e->cell[k];
     *c = (gpp__cell){
         .job = &p->flight[e->turn].job,
-        .device = &p->state[t->device].cpu,
+        .device = &p->state[t->device].seat,
         .stage = &p->stage[t->j],
         .program = set->program[t->j],
         .pass = pass_of(e, t),
@@ -367,14 +393,26 @@ static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
     e->ticket[k].lane = p->state[t->device].lane;
 }
 
+/* Those of steps that can still be asked for follow from times that go with it. */
+static void keep_bounds(gpp_pipe *p, const gpp__exec *e)
+{
+    gpp__flight *f = &p->flight[e->turn];
+    if (f->exec == e) {
+        f->exec = NULL;
+        if (gpp__plan_makespan(e->plan, e->ms, NULL, &f->stats.bound_ms, NULL) != GPP_OK)
+            f->stats.bound_ms = 0;
+    }
+    if (p->last_exec == e) {
+        p->has_last &= gpp__flight_bound(p, &p->last.bound_ms, NULL) == GPP_OK;
+        p->last_exec = NULL;
+    }
+}
+
 static void exec_free(gpp_pipe *p, gpp__exec *e)
 {
     if (!e)
         return;
-    if (p->flight[e->turn].exec == e)
-        p->flight[e->turn].exec = NULL;
-    if (p->last_exec == e)
-        p->has_last = false;
+    keep_bounds(p, e);
     gpp__progset_put(p, e->full);
     gpp__progset_put(p, e->last);
     gpp__plan_free(e->plan);

@@ -60,8 +60,8 @@ static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
     struct starpu_task *task = starpu_task_create();
     task->cl = codelet_of[t->kind];
     task->cl_arg = &e->cell[k];
-    task->callback_func = gpp__job_finished;
-    task->callback_arg = e->cell[k].job;
+    task->callback_func = gpp__cell_finished;
+    task->callback_arg = &e->cell[k];
     task->sched_ctx = p->runtime.context;
     task->sched_data = &e->ticket[k];
     int ret = set_buffers(task, e, t) ? starpu_task_submit(task) : -ENOMEM;
@@ -81,14 +81,15 @@ static bool lanes_have_room(const gpp_pipe *p, const gpp__exec *e)
     return room;
 }
 
-/* Lanes only grow between steps. */
+/* Lanes only grow between steps; then for all that may be in flight. */
 static gpp_status reserve_lanes(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    if (!lanes_have_room(p, e))
-        gpp__settle(p);
+    if (lanes_have_room(p, e))
+        return GPP_OK;
+    gpp__settle(p);
     for (int d = 0; d < p->devices && status == GPP_OK; d++)
-        status = gpp__lane_reserve(p->state[d].lane, e->plan->count[d], err);
+        status = gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->plan->count[d], err);
     return status;
 }
 
@@ -179,11 +180,19 @@ static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__exec *e, uint6
     job->step = step;
     job->micro_batches = e->plan->shape.micro_batches;
     job->class_weight = p->class_weight;
+    job->class_weights = p->class_weights;
     job->each = e->flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
     job->clip_norm = p->clip_norm;
     job->skip_nonfinite = p->skip_nonfinite;
     atomic_store(&job->skipped, false);
     atomic_store(&job->norm, NAN);
+    atomic_store(&job->norm_there, false);
+}
+
+/* All tasks of a step have ended, whether or not somebody waits for it. */
+static void workers_rest(void *pipe)
+{
+    gpp__policy_idle(((gpp_pipe *)pipe)->runtime.context);
 }
 
 /* What the pipe will be when it succeeds, which the next launch goes on from. */
@@ -217,6 +226,8 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     f->steps = p->steps;
     f->updates = p->updates;
     gpp__job_begin(&f->job, ++p->runs, e->plan->tasks);
+    f->job.over = workers_rest;
+    f->job.over_arg = p;
     gpp__policy_busy(p->runtime.context);
     assume_success(p, e->flags);
     gpp_status submitted = submit_all(p, f, &f->error);
@@ -262,7 +273,6 @@ void gpp__stuck_settle(gpp_pipe *p)
         if (!p->flight[t].flying)
             continue;
         gpp__job_wait(&p->flight[t].job, NULL);
-        gpp__policy_idle(p->runtime.context);
         p->flight[t].flying = false;
     }
     for (int t = 0; t < GPP__MAX_TENSORS; t++)
@@ -283,7 +293,10 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__exec *e = f->exec;
     for (int t = 0; t < GPP__TURNS && !p->stuck; t++)
-        if (p->flight[t].flying)
+        if (p->flight[t].flying && p->watchdog > 0 &&
+            !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog))
+            give_up(p);
+        else if (p->flight[t].flying)
             gpp__job_wait(&p->flight[t].job, NULL);
     if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
         p->has_grads = p->pending = false;
@@ -302,15 +315,33 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
 /** Sum of the micro-batches' parts, in their order. */
 static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
 {
-    gpp__block_data *b = p->slots[GPP__LOSSES][gpp__flight_turn(p, f)].block[0];
-    unsigned node = b->charge[0].node;
-    if (starpu_data_acquire_on_node(b->handle, (int)node, STARPU_R))
-        return gpp__fail(&f->error, GPP_ERUNTIME, "the loss cannot be read here (inside a task?)");
-    const double *part = starpu_data_handle_to_pointer(b->handle, node);
+    char *part;
+    int turn = gpp__flight_turn(p, f);
+    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, STARPU_R, &part, &f->error);
+    if (status != GPP_OK)
+        return status;
     f->loss = 0;
     for (int i = 0; i < f->exec->plan->shape.micro_batches; i++)
-        f->loss += part[i];
-    starpu_data_release_on_node(b->handle, (int)node);
+        f->loss += ((const double *)part)[i];
+    gpp__host_release(p, GPP__LOSSES, turn);
+    return GPP_OK;
+}
+
+/* The norm of gradients, where updates have left it on their device. */
+static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
+{
+    char *sums;
+    double total = 0;
+    if (!atomic_load(&f->job.norm_there))
+        return GPP_OK;
+    gpp_status status =
+        gpp__host_acquire(p, GPP__NORMS, gpp__flight_turn(p, f), STARPU_R, &sums, &f->error);
+    if (status != GPP_OK)
+        return status;
+    for (int k = 0; k < f->job.learns; k++)
+        total += ((const double *)sums)[k];
+    gpp__host_release(p, GPP__NORMS, gpp__flight_turn(p, f));
+    atomic_store(&f->job.norm, sqrt(total));
     return GPP_OK;
 }
 
@@ -356,6 +387,8 @@ static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
     f->loss = NAN;
     if (status == GPP_OK && (f->exec->flags & GPP__DO_LOSS))
         status = read_loss(p, f);
+    if (status == GPP_OK)
+        status = read_norm(p, f);
     take_stats(p, f);
     return status;
 }
@@ -363,8 +396,6 @@ static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
 gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
 {
     gpp_status refused = f->status, status = wait_for_tasks(p, f);
-    if (!p->stuck)
-        gpp__policy_idle(p->runtime.context);
     if (refused != GPP_OK)
         status = refused;
     if (f->job.run > atomic_load(&p->failed))

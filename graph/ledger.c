@@ -137,30 +137,33 @@ static bool has_any(const gpp__ledger *l, gpp__class cls, int home)
     return false;
 }
 
-/* @param write  the block changes; then packed weights follow */
-static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
-                             void (*move)(char *, void *, size_t), gpp_error *err)
+static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool write,
+                           void (*move)(char *, void *, size_t), gpp_error *err)
 {
-    gpp_pipe *p = l->pipe;
     char *block = NULL;
-    if (!has_any(l, cls, home))
-        return GPP_OK;
-    gpp_status status = gpp__host_acquire(p, cls, home, write ? STARPU_RW : STARPU_R, &block, err);
+    gpp_status status =
+        gpp__host_acquire(l->pipe, cls, home, write ? STARPU_RW : STARPU_R, &block, err);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < l->entries; k++)
         if (is_of(&l->entry[k], cls, home))
             move(block + l->entry[k].at, l->entry[k].data, l->entry[k].bytes);
-    gpp__run run = {.err = err};
-    bool packs = write && cls == GPP__PARAMS;
-    for (const gpp__stage *s = &p->stage[home]; packs && s && status == GPP_OK; s = s->after)
-        status = gpp__stage_pack(s, &run, block);
-    for (int k = 0; k < l->entries && status != GPP_OK; k++)
-        if (is_of(&l->entry[k], cls, home))
-            move(block + l->entry[k].at, l->entry[k].data, l->entry[k].bytes);
-    for (const gpp__stage *s = &p->stage[home]; s && status != GPP_OK; s = s->after)
-        gpp__stage_pack(s, &(gpp__run){0}, block); /* of what was there before: it worked then */
-    gpp__host_release(p, cls, home);
+    gpp__host_release(l->pipe, cls, home);
+    return GPP_OK;
+}
+
+/* @param write  the block changes; then packed weights follow, or it changes back */
+static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
+                             void (*move)(char *, void *, size_t), gpp_error *err)
+{
+    if (!has_any(l, cls, home))
+        return GPP_OK;
+    gpp_status status = move_all(l, cls, home, write, move, err);
+    if (status != GPP_OK || !write || cls != GPP__PARAMS)
+        return status;
+    status = gpp__pack_block(l->pipe, home, err);
+    if (status != GPP_OK && move_all(l, cls, home, true, move, NULL) == GPP_OK)
+        gpp__pack_block(l->pipe, home, NULL); /* of what was there before: it worked then */
     return status;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/move.h"
 #include "graph/pipe.h"
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -134,13 +135,10 @@ static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
     if (status != GPP_OK)
         return status;
     memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
-    gpp__run run = {.err = err};
     for (const gpp__stage *s = &p->stage[j]; s; s = s->after)
         initial_values(p, s, data);
-    for (const gpp__stage *s = &p->stage[j]; s && status == GPP_OK; s = s->after)
-        status = gpp__stage_pack(s, &run, data);
     gpp__host_release(p, GPP__PARAMS, j);
-    return status;
+    return gpp__pack_block(p, j, err);
 }
 
 static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
@@ -228,16 +226,8 @@ static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_er
         return status;
     gpp__discard_kept(p); /* they were made with other parameters */
     memcpy(params + at->offset, data, at->bytes);
-    gpp__run run = {.err = err};
-    for (const gpp__stage *s = &p->stage[at->home]; s && status == GPP_OK; s = s->after)
-        for (int k = 0; k < s->count && status == GPP_OK; k++) {
-            bool uses = s->first + k == at->named->node || s->layer[k].shares == at->named->node;
-            if (uses && s->store[k].packed_bytes)
-                status = s->layer[k].op->cpu.pack(&s->store[k], &run, params + s->param_at[k],
-                                                  params + s->packed_at[k]);
-        }
     gpp__host_release(p, GPP__PARAMS, at->home);
-    return status;
+    return gpp__pack_block(p, at->home, err);
 }
 
 gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
@@ -271,11 +261,31 @@ gpp_status gpp_pipe_set_buffer(gpp_pipe *p, const char *name, const void *data, 
     return status == GPP_OK ? copy_in(p, &at, data, err) : status;
 }
 
+/** A gradient, as somebody wants to see it. */
+typedef struct look {
+    const gpp__stage *stage;
+    const place *at;
+    size_t offset; /* among the layer's parameters */
+    float *to;
+    char *room; /* of the host's; NULL: the second buffer */
+} look;
+
+static gpp_status look_at(const gpp__run *run, char *const data[], void *arg)
+{
+    look *l = arg;
+    char *plain = NULL;
+    gpp_status status = gpp__stage_grads(l->stage, run, l->at->named->k, data[0],
+                                         l->room ? l->room : data[1], &plain);
+    if (status == GPP_OK)
+        gpp__copy_bytes(run, l->to, plain + l->offset, l->at->bytes);
+    return status == GPP_OK ? gpp__moved(run) : status;
+}
+
 gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
                              gpp_error *err)
 {
     place at = {0};
-    char *grads = NULL, *plain = NULL;
+    gpp__block_data *room;
     gpp_status status = find(p, false, name, data, count, &at, err);
     if (status != GPP_OK)
         return status;
@@ -287,18 +297,21 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
     if (q->frozen)
         return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
     const gpp__stage *s = &p->stage[at.named->partition];
-    char *room = malloc(gpp__stage_room(s) + 1);
-    if (!room)
-        return gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
-    status = gpp__host_acquire(p, GPP__GRADS, at.home, STARPU_R, &grads, err);
-    if (status == GPP_OK) {
-        gpp__run run = {.err = err};
-        status = gpp__stage_grads(s, &run, at.named->k, grads, room, &plain);
-        if (status == GPP_OK)
-            memcpy(data, plain + q->offset, at.bytes);
-        gpp__host_release(p, GPP__GRADS, at.home);
-    }
-    free(room);
+    int device = p->device_of[at.home];
+    bool there = p->state[device].seat.mover;
+    size_t bytes = gpp__align(gpp__stage_room(s) + 1);
+    look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
+    gpp__errand e = {.run = look_at,
+                     .arg = &l,
+                     .uses = there ? 2 : 1,
+                     .use = {{GPP__GRADS, at.home, STARPU_R}, {GPP__UNPACKED, device, STARPU_W}}};
+    if (there)
+        status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
+    else if (!l.room)
+        status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
+    if (status == GPP_OK)
+        status = gpp__errand_run(p, device, &e, err);
+    free(l.room);
     return status;
 }
 
@@ -331,6 +344,8 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     if (!p || !name)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
     gpp__settle(p);
+    if (p->broken) /* its tasks may still use what would be freed */
+        return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
     for (int k = 0; k < p->parameters; k++)
         if (is_meant(p, &p->named[k], name)) {
             set_frozen(p, &p->named[k], frozen);

@@ -79,6 +79,9 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
             m->count);
     if (o->batch < 0)
         return gpp__fail(err, GPP_EINVAL, "batch must be >= 0, got %lld", (long long)o->batch);
+    if ((unsigned)o->cuda_math > GPP_MATH_BF16)
+        return gpp__fail(err, GPP_EINVAL, "cuda_math must be f32, tf32 or bf16, got %d",
+                         (int)o->cuda_math);
     if (o->loss && o->loss_function)
         return gpp__fail(err, GPP_EINVAL, "both loss and loss_function are given");
     if (o->class_weight_count < 0 || !o->class_weights != !o->class_weight_count)
@@ -136,8 +139,12 @@ static gpp_status make_stages(gpp_pipe *p, int64_t batch, gpp_error *err)
         int begin = first[p->first[j]], end = first[p->first[j] + p->balance[j]];
         if (p->model->count == 0)
             end = p->network->nodes;
-        status =
-            gpp__stage_init(&p->stage[j], p->network, begin, end - begin, before(p, j), rows, err);
+        struct gpp__cuda *cuda;
+        status = gpp__place_prepare(p, j, &cuda, err);
+        if (status == GPP_OK)
+            status = gpp__stage_init(&p->stage[j], p->network, begin, end - begin, before(p, j),
+                                     rows, cuda, err);
+        gpp__place_prepared(cuda);
         p->stages += status == GPP_OK;
     }
     return status;
@@ -235,6 +242,8 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
     if (status == GPP_OK)
         status = gpp__cut_check_placement(p, o, err);
     if (status == GPP_OK)
+        status = gpp__place_check(p, err);
+    if (status == GPP_OK)
         status = gpp__cut_homes(p, err);
     if (status == GPP_OK)
         status = make_stages(p, o->batch, err);
@@ -272,6 +281,7 @@ static gpp_status make(gpp_pipe **pipe, bool draft, const gpp_model *model,
     p->activation_limit = o->activation_limit;
     p->clip_norm = o->clip_norm;
     p->skip_nonfinite = o->skip_nonfinite;
+    p->cuda_mode = (gpp__cuda_mode){(int)o->cuda_math, !o->cuda_any_algorithm};
     status = build(p, model, o, err);
     if (status != GPP_OK) {
         gpp_pipe_free(p);

@@ -78,7 +78,7 @@ typedef struct gpp__slots {
 
 typedef struct gpp__device_state {
     const gpp__device *device;
-    gpp__cpu cpu;
+    gpp__seat seat;
     gpp__lane *lane;
     gpp__meter meter;
     size_t planned;
@@ -158,7 +158,8 @@ struct gpp_pipe {
     void *loss_attr;
     char *loss_text, *optimizer_text, *schedule_text; /* as given; NULL: none */
     float *class_weight;
-    gpp__rows each; /* where unreduced losses go */
+    int64_t class_weights; /* how many; 0: none */
+    gpp__rows each;        /* where unreduced losses go */
     int64_t each_rows;
     const gpp_optimizer *optimizer;
     void *optimizer_attr;
@@ -169,6 +170,7 @@ struct gpp_pipe {
     int *learn_at;         /* [network->nodes] first parameter of an operator */
 
     bool draft; /* never runs: no workers, buffers or parameters, made to be planned */
+    gpp__cuda_mode cuda_mode;
     gpp__runtime runtime;
     bool has_runtime;
     gpp__device *device; /* [devices] */
@@ -236,6 +238,12 @@ gpp_status gpp__cut_homes(gpp_pipe *pipe, gpp_error *err);
 gpp_status gpp__cut_crossings(gpp_pipe *pipe, gpp_error *err);
 gpp_status gpp__place_devices(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__place_ports(gpp_pipe *pipe, gpp_error *err);
+/** Loss and optimizer can be where the partitions are. */
+gpp_status gpp__place_check(const gpp_pipe *pipe, gpp_error *err);
+/** What this thread prepares the kernels of partition `j` with, until gpp__place_prepared; NULL: it
+ * is on CPU cores. */
+gpp_status gpp__place_prepare(gpp_pipe *pipe, int j, struct gpp__cuda **cuda, gpp_error *err);
+void gpp__place_prepared(struct gpp__cuda *cuda);
 void gpp__place_release(gpp_pipe *pipe);
 
 /** The executable plan of a step; made, and buffers with it, when it is new. Belongs to the pipe.
@@ -282,8 +290,13 @@ size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__exec *exec, int devic
 /** Which list of its class's a buffer's slots are in. */
 static inline int gpp__slot_list(const gpp__exec *e, const gpp__buffer *b)
 {
-    return b->cls == GPP__LOSSES ? e->turn : b->j; /* read when the next step has begun */
+    return b->cls == GPP__LOSSES || b->cls == GPP__NORMS
+               ? e->turn
+               : b->j; /* read when the next step has begun */
 }
+/** Which of its list's slots a buffer is in. The first micro-batch of a submitted evaluation has
+ * one of its turn's: it need not wait for the last of the evaluation before. */
+int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b);
 /** Empty lists, one for each partition, device or crossing. NULL: no memory. */
 gpp__slots *gpp__slots_new(const gpp_pipe *pipe);
 void gpp__slots_free_all(gpp_pipe *pipe);
@@ -295,6 +308,26 @@ gpp_status gpp__kept_find(gpp_pipe *pipe, int *index, gpp_error *err);
 gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j,
                              enum starpu_data_access_mode mode, char **data, gpp_error *err);
 void gpp__host_release(gpp_pipe *pipe, gpp__class cls, int j);
+
+/* Work on buffers outside steps (errand.c). */
+enum { GPP__MOST_USES = 4 };
+/** The first slot of a class of partition, route or device `list`. */
+typedef struct gpp__use {
+    gpp__class cls;
+    int list;
+    enum starpu_data_access_mode mode;
+} gpp__use;
+typedef struct gpp__errand {
+    /** @param data  [uses] where the device has the buffers; what it gives the host is there when
+     * the errand is done */
+    gpp_status (*run)(const gpp__run *run, char *const data[], void *arg);
+    void *arg;
+    int uses;
+    gpp__use use[GPP__MOST_USES];
+} gpp__errand;
+gpp_status gpp__errand_run(gpp_pipe *pipe, int device, const gpp__errand *errand, gpp_error *err);
+/** Make packed weights from the parameters of a block again. */
+gpp_status gpp__pack_block(gpp_pipe *pipe, int home, gpp_error *err);
 
 /** A call's tensors, one for each input or output, all optional but x. */
 typedef struct gpp__call {

@@ -13,7 +13,12 @@ static bool has_core(const gpp__device *d, int core)
     return false;
 }
 
-/** Each device gets a worker of its own: one that StarPU put on the device's cores (and memory)
+static bool is_gpu(const gpp_pipe *p, int d)
+{
+    return p->device[d].kind == GPP__DEVICE_CUDA;
+}
+
+/** Each CPU device gets a worker of its own: one that StarPU put on the device's cores (and memory)
  * where there is one. */
 static void choose_workers(gpp_pipe *p)
 {
@@ -21,7 +26,7 @@ static void choose_workers(gpp_pipe *p)
     const gpp__runtime *r = &p->runtime;
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < p->devices; d++)
-            for (int w = 0; w < r->workers && p->state[d].worker < 0; w++) {
+            for (int w = 0; w < r->workers && !is_gpu(p, d) && p->state[d].worker < 0; w++) {
                 int core = gpp__runtime_core(r->topology, w, r->workers);
                 if (taken[w] || (pass == 0 && !has_core(&p->device[d], core)))
                     continue;
@@ -33,7 +38,7 @@ static void choose_workers(gpp_pipe *p)
 static void bind_pool_thread(void *arg, int thread)
 {
     const gpp__device_state *s = arg;
-    hwloc_set_cpubind(s->cpu.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
+    hwloc_set_cpubind(s->seat.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
 }
 
 /* The memory node of a device that is not started: its NUMA node, where StarPU tells them apart. */
@@ -49,8 +54,16 @@ static int node_by_topology(const gpp_pipe *p, int d)
 static void name_device(gpp_pipe *p, int d)
 {
     p->device_name[d] = p->device[d].name;
-    p->device_threads[d] = p->device[d].cores;
-    p->node_of[d] = node_by_topology(p, d);
+    p->device_threads[d] = is_gpu(p, d) ? 1 : p->device[d].cores;
+    p->node_of[d] = is_gpu(p, d) ? 1 + p->device[d].ordinal : node_by_topology(p, d);
+}
+
+/* What kernels and cells on a GPU work with. */
+static gpp_status start_gpu(gpp_pipe *p, int d, gpp_error *err)
+{
+    gpp__device_state *s = &p->state[d];
+    s->seat.mover = gpp__runtime_mover();
+    return gpp__runtime_cuda(s->worker, p->cuda_mode, &s->seat.cuda, err);
 }
 
 static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
@@ -58,27 +71,33 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
     static atomic_uint_fast64_t next_id = 1;
     gpp__device_state *s = &p->state[d];
     s->device = &p->device[d];
+    if (is_gpu(p, d))
+        s->worker = gpp__runtime_cuda_worker(p->device[d].ordinal);
     s->node = gpp__runtime_node(s->worker);
-    s->cpu.id = atomic_fetch_add(&next_id, 1);
-    s->cpu.topology = p->runtime.topology;
-    s->cpu.home = p->runtime.owned ? p->device[d].cpuset[0] : NULL;
+    s->seat.id = atomic_fetch_add(&next_id, 1);
+    s->seat.topology = p->runtime.topology;
+    s->seat.home = p->runtime.owned && !is_gpu(p, d) ? p->device[d].cpuset[0] : NULL;
     p->node_of[d] = (int)s->node;
-    gpp_status status = gpp__pool_new(&s->cpu.pool, p->device[d].cores, bind_pool_thread, s, err);
+    gpp_status status =
+        is_gpu(p, d) ? start_gpu(p, d, err)
+                     : gpp__pool_new(&s->seat.pool, p->device[d].cores, bind_pool_thread, s, err);
     return status == GPP_OK ? gpp__lane_new(&s->lane, p->runtime.context, s->worker, 1024, err)
                             : status;
 }
 
 gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
 {
-    gpp_status status =
-        p->draft ? gpp__runtime_draft(&p->runtime, err) : gpp__runtime_acquire(&p->runtime, err);
+    const char *const *wish = o->devices ? o->devices : p->wish[0] ? p->wish : NULL;
+    int wishes = o->devices ? o->device_count : wish ? p->partitions : 0;
+    const gpp__wish wanted = {wish, wishes, p->partitions};
+    gpp_status status = p->draft ? gpp__runtime_draft_for(&p->runtime, &wanted, err)
+                                 : gpp__runtime_acquire_for(&p->runtime, &wanted, err);
     if (status != GPP_OK)
         return status;
     p->has_runtime = true;
-    const char *const *wish = o->devices ? o->devices : p->wish[0] ? p->wish : NULL;
-    int wishes = o->devices ? o->device_count : wish ? p->partitions : 0;
-    status = gpp__devices_new(p->runtime.topology, wish, wishes, p->partitions, p->runtime.workers,
-                              &p->device, &p->devices, p->device_of, err);
+    gpp__offer offer = gpp__runtime_offer(&p->runtime);
+    status = gpp__devices_choose(&offer, wish, wishes, p->partitions, &p->device, &p->devices,
+                                 p->device_of, err);
     if (status != GPP_OK)
         return status;
     for (int j = 0; !wish && p->schedule == &gpp__schedule_interleaved && j < p->partitions; j++)
@@ -102,10 +121,41 @@ gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error 
     return status;
 }
 
+/* A user's functions for a loss are for CPU cores alone; so may be others one day. */
+gpp_status gpp__place_check(const gpp_pipe *p, gpp_error *err)
+{
+    int last = p->device_of[p->partitions - 1];
+    if (p->loss && is_gpu(p, last) && !p->loss->run_cuda)
+        return gpp__fail(err, GPP_EUNSUPPORTED,
+                         "loss %s has no kernels for a GPU, but the last partition is on %s",
+                         p->loss->name, p->device[last].name);
+    for (int d = 0; d < p->devices && p->optimizer; d++)
+        if (is_gpu(p, d) && !p->optimizer->update_cuda)
+            return gpp__fail(
+                err, GPP_EUNSUPPORTED,
+                "optimizer %s has no kernels for a GPU, but there are partitions on %s",
+                p->optimizer->name, p->device[d].name);
+    return GPP_OK;
+}
+
+gpp_status gpp__place_prepare(gpp_pipe *p, int j, struct gpp__cuda **cuda, gpp_error *err)
+{
+    int d = p->device_of[j];
+    *cuda = NULL;
+    return is_gpu(p, d) ? gpp__runtime_prepare(p->device[d].ordinal, p->cuda_mode, cuda, err)
+                        : GPP_OK;
+}
+
+void gpp__place_prepared(struct gpp__cuda *cuda)
+{
+    if (cuda)
+        gpp__runtime_prepared(cuda);
+}
+
 static void free_ports(gpp_pipe *p)
 {
     for (int d = 0; p->state && d < p->devices; d++)
-        free(p->state[d].cpu.ports);
+        free(p->state[d].seat.ports);
 }
 
 gpp_status gpp__place_ports(gpp_pipe *p, gpp_error *err)
@@ -116,7 +166,7 @@ gpp_status gpp__place_ports(gpp_pipe *p, gpp_error *err)
         most = ports > most ? ports : most;
     }
     for (int d = 0; d < p->devices; d++)
-        if (!(p->state[d].cpu.ports = calloc(most + 1, sizeof(char *))))
+        if (!(p->state[d].seat.ports = calloc(most + 1, sizeof(char *))))
             return gpp__fail(err, GPP_ENOMEM, "%zu ports of a partition", most);
     return GPP_OK;
 }
@@ -126,7 +176,7 @@ void gpp__place_release(gpp_pipe *p)
     free_ports(p);
     for (int d = 0; p->state && d < p->devices; d++) {
         gpp__lane_free(p->state[d].lane);
-        gpp__pool_free(p->state[d].cpu.pool);
+        gpp__pool_free(p->state[d].seat.pool);
     }
     gpp__devices_free(p->device, p->devices);
     free(p->state);

@@ -63,11 +63,12 @@ typedef struct gpp__plan_spec {
     const int *node_of; /* [devices] memory node; NULL: all share one */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
                    0: any */
-    bool wait_for_all; /* U's wait for the step's last backward (something may fail) */
-    bool accumulate;   /* gradients are added to those at hand */
-    bool statistics;   /* forwards write their partition's statistics */
-    size_t norms;      /* with shape.norms: bytes of all sums of squares; may be 0 */
-    bool backup;       /* U's save what they change, with bytes params + optimizer (class BACKUP) */
+    bool wait_for_all;   /* U's wait for the step's last backward (something may fail) */
+    bool accumulate;     /* gradients are added to those at hand */
+    bool statistics;     /* forwards write their partition's statistics */
+    size_t norms;        /* with shape.norms: bytes of all sums of squares; may be 0 */
+    size_t loss_scratch; /* largest any L needs; 0: none */
+    bool backup; /* U's save what they change, with bytes params + optimizer (class BACKUP) */
 } gpp__plan_spec;
 
 typedef enum gpp__class {
@@ -83,7 +84,8 @@ typedef enum gpp__class {
     GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
     GPP__LOSSES,
     GPP__NORMS,
-    GPP__GATE, /* one value each; with split backwards a gate of each device */
+    GPP__GATE,     /* one value each; with split backwards a gate of each device */
+    GPP__UNPACKED, /* of device j: gradients that somebody looks at; of no plan */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);

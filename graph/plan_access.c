@@ -202,6 +202,8 @@ static void access_output(filler *f, gpp__task *t)
                 gpp__value_gradient(p, t->i, *r));
     if (t->kind == GPP__LOSS)
         add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
+    if (t->kind == GPP__LOSS && p->spec->loss_scratch > 0)
+        add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
 }
 
 static void add_grads(filler *f, gpp__task *t, int mode)
@@ -325,11 +327,11 @@ gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
 const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
-        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients", [GPP__OPTIMIZER] = "optimizer",
-        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",       [GPP__SCRATCH] = "scratch",
-        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",   [GPP__LOSSES] = "losses",
-        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",       [GPP__KEPT] = "kept",
-        [GPP__HELD] = "held",
+        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",   [GPP__OPTIMIZER] = "optimizer",
+        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
+        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",     [GPP__LOSSES] = "losses",
+        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__KEPT] = "kept",
+        [GPP__HELD] = "held",         [GPP__UNPACKED] = "unpacked",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -352,7 +354,7 @@ static gpp__class class_of(int role)
 /* The most that a partition on the device needs. */
 static size_t scratch_of(const gpp__plan_maker *p, int device)
 {
-    size_t most = 0;
+    size_t most = device == p->last_device ? p->spec->loss_scratch : 0;
     for (int j = 0; j < p->n; j++)
         if (p->shape.device_of[j] == device && p->spec->stage[j].scratch > most)
             most = p->spec->stage[j].scratch;

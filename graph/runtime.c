@@ -1,11 +1,13 @@
 /*
  * graph/runtime.c: see runtime.h.
  *
- * Three traps live here, all in the environment while StarPU starts, which is put back afterwards.
- * A STARPU_SCHED silently replaces the policy an application asks for, so it is hidden. StarPU
- * prints remarks to stderr unless STARPU_SILENT is set, which a library should not, so it is set
- * unless the user has set it. And hwloc looks for displays through plugins that connect to every X
- * server there might be, which takes seconds where names are resolved slowly; we want none of it.
+ * Traps live here, all in the environment while StarPU starts, which is put back afterwards. A
+ * STARPU_SCHED silently replaces the policy an application asks for, so it is hidden; so is a list
+ * of GPUs in STARPU_WORKERS_CUDAID, which would replace ours. StarPU prints remarks to stderr
+ * unless STARPU_SILENT is set, which a library should not, so it is set unless the user has set it.
+ * hwloc looks for displays through plugins that connect to every X server there might be, which
+ * takes seconds where names are resolved slowly; we want none of it. And an idle StarPU copies from
+ * GPUs what might have to make room one day: nothing of ours has to, its memory is all reserved.
  */
 #include "graph/runtime.h"
 
@@ -22,6 +24,7 @@ static struct {
     pthread_mutex_t lock;
     int users;
     bool owned;
+    bool gpus; /* joined: our context has the CUDA workers as well */
     unsigned context;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -106,29 +109,60 @@ static int most_workers(hwloc_topology_t topology)
     return cores < STARPU_MAXCPUS ? cores : STARPU_MAXCPUS;
 }
 
-static void configure(struct starpu_conf *conf, hwloc_topology_t topology)
+/* StarPU numbers hardware threads. */
+static unsigned thread_of_core(hwloc_topology_t topology, int core)
+{
+    hwloc_obj_t obj =
+        core < 0 ? NULL : hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)core);
+    hwloc_obj_t pu =
+        obj ? hwloc_get_obj_inside_cpuset_by_type(topology, obj->cpuset, HWLOC_OBJ_PU, 0) : NULL;
+    return pu ? pu->logical_index : 0;
+}
+
+/** GPUs that StarPU is started with: of all that there are, those wanted. */
+typedef struct start_gpus {
+    gpp__gpus *all;
+    int count, ordinal[GPP__MAX_GPUS];
+} start_gpus;
+
+static void configure_gpus(struct starpu_conf *conf, hwloc_topology_t topology,
+                           const start_gpus *gpus)
+{
+    conf->ncuda = gpus->count;
+    if (gpus->count == 0)
+        return;
+    conf->use_explicit_workers_cuda_gpuid = 1; /* StarPU drops what comes again */
+    for (int k = 0; k < STARPU_NMAXWORKERS; k++)
+        conf->workers_cuda_gpuid[k] = (unsigned)gpus->ordinal[k % gpus->count];
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    if (!set)
+        return;
+    usable(topology, set);
+    for (int k = 0; k < gpus->count; k++)
+        for (int g = 0; g < gpus->all->count; g++)
+            if (gpus->all->ordinal[g] == gpus->ordinal[k])
+                conf->workers_bindid[k] =
+                    thread_of_core(topology, gpp__gpus_core(gpus->all, g, topology, set));
+    hwloc_bitmap_free(set);
+}
+
+/* CUDA workers come first in StarPU's order, each with a core near its GPU; CPU workers are spread
+ * as if there were no others. */
+static void configure(struct starpu_conf *conf, hwloc_topology_t topology, const start_gpus *gpus)
 {
     starpu_conf_init(conf);
     conf->sched_policy_name = NULL;
     conf->sched_policy = &gpp__policy;
     conf->catch_signals = 0;
-    conf->ncuda = 0;
     conf->nopencl = 0;
     conf->ncpus = most_workers(topology);
     conf->use_explicit_workers_bindid = 1;
-    for (int k = 0; k < STARPU_NMAXWORKERS; k++) {
+    for (int k = 0; k < STARPU_NMAXWORKERS - gpus->count; k++) {
         int core = gpp__runtime_core(topology, k % conf->ncpus, conf->ncpus);
-        hwloc_obj_t obj =
-            core < 0 ? NULL : hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)core);
-        hwloc_obj_t pu =
-            obj ? hwloc_get_obj_inside_cpuset_by_type(topology, obj->cpuset, HWLOC_OBJ_PU, 0)
-                : NULL;
-        conf->workers_bindid[k] = pu ? pu->logical_index : 0;
+        conf->workers_bindid[gpus->count + k] = thread_of_core(topology, core);
     }
+    configure_gpus(conf, topology, gpus);
 }
-
-/* Discovery of displays and OpenCL devices, of which nothing here makes use. */
-static const char no_displays[] = "-gl,-opencl";
 
 /** HWLOC_COMPONENTS would make hwloc forget the machine that one of the others describes. */
 static bool user_steers_hwloc(void)
@@ -137,36 +171,55 @@ static bool user_steers_hwloc(void)
            getenv("HWLOC_FSROOT") || getenv("HWLOC_CPUID_PATH");
 }
 
+/* What StarPU is to find in its environment unless the user has put something there. */
+static const struct {
+    const char *name, *value;
+    bool (*by_user)(void); /* NULL: when it is set */
+} settings[] = {
+    {"STARPU_SILENT", "1", NULL},
+    {"HWLOC_COMPONENTS", "-gl,-opencl", user_steers_hwloc}, /* no displays, no OpenCL devices */
+    {"STARPU_MINIMUM_CLEAN_BUFFERS", "0", NULL},
+    {"STARPU_TARGET_CLEAN_BUFFERS", "0", NULL},
+};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
 static int init_quietly(struct starpu_conf *conf)
 {
-    bool silent = getenv("STARPU_SILENT"), components = user_steers_hwloc();
-    char *sched = hide_variable("STARPU_SCHED");
-    if (!silent)
-        setenv("STARPU_SILENT", "1", 1);
-    if (!components)
-        setenv("HWLOC_COMPONENTS", no_displays, 1);
+    bool ours[SETTINGS];
+    char *sched = hide_variable("STARPU_SCHED"), *list = hide_variable("STARPU_WORKERS_CUDAID");
+    for (int k = 0; k < SETTINGS; k++) {
+        ours[k] = !(settings[k].by_user ? settings[k].by_user() : getenv(settings[k].name) != NULL);
+        if (ours[k])
+            setenv(settings[k].name, settings[k].value, 1);
+    }
     int ret = starpu_init(conf);
-    if (!silent)
-        unsetenv("STARPU_SILENT");
-    if (!components)
-        unsetenv("HWLOC_COMPONENTS");
+    for (int k = 0; k < SETTINGS; k++)
+        if (ours[k])
+            unsetenv(settings[k].name);
     if (sched)
         gpp__log(GPP_LOG_INFO,
                  "STARPU_SCHED=%s does not apply to gridpipe's tasks: they follow an order table",
                  sched);
     restore_variable("STARPU_SCHED", sched);
+    restore_variable("STARPU_WORKERS_CUDAID", list);
     return ret;
 }
 
-static gpp_status start(hwloc_topology_t topology, gpp_error *err)
+static gpp_status start(hwloc_topology_t topology, const start_gpus *gpus, gpp_error *err)
 {
     struct starpu_conf conf;
-    configure(&conf, topology);
+    configure(&conf, topology, gpus);
     int ret = init_quietly(&conf);
     if (ret == -ENODEV)
         return gpp__fail(err, GPP_ENODEV, "StarPU finds no CPU worker (is STARPU_NCPU 0?)");
     if (ret)
         return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be started: %s", strerror(-ret));
+    for (int k = 0; k < gpus->count; k++)
+        if (gpp__runtime_cuda_worker(gpus->ordinal[k]) < 0) {
+            starpu_shutdown();
+            return gpp__fail(err, GPP_ENODEV, "StarPU has started without GPU %d (STARPU_NCUDA?)",
+                             gpus->ordinal[k]);
+        }
     starpu_malloc_set_align(GPP__ALIGN);
     process.owned = true;
     process.context = 0;
@@ -174,12 +227,13 @@ static gpp_status start(hwloc_topology_t topology, gpp_error *err)
 }
 
 /** StarPU runs already, with the application's policy: ours gets a scheduling context over all CPU
- * workers. */
+ * workers, and, once a pipe may want them, the CUDA workers. */
 static gpp_status join(gpp_error *err)
 {
     int ret = starpu_init(NULL); /* counts one more user */
     if (ret)
         return gpp__fail(err, GPP_ERUNTIME, "StarPU cannot be joined: %s", strerror(-ret));
+    process.gpus = false;
     int worker[STARPU_NMAXWORKERS];
     int workers = (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, worker, STARPU_NMAXWORKERS);
     if (workers <= 0) {
@@ -194,22 +248,64 @@ static gpp_status join(gpp_error *err)
     return GPP_OK;
 }
 
+static void join_gpus(void)
+{
+    int worker[STARPU_NMAXWORKERS];
+    int workers =
+        (int)starpu_worker_get_ids_by_type(STARPU_CUDA_WORKER, worker, STARPU_NMAXWORKERS);
+    if (workers > 0)
+        starpu_sched_ctx_add_workers(worker, (unsigned)workers, process.context);
+    process.gpus = true;
+}
+
 static void leave_starpu(void)
 {
+    gpp__runtime_end_cuda();
     if (!process.owned)
         starpu_sched_ctx_delete(process.context);
     starpu_shutdown();
 }
 
-static gpp_status enter_process(hwloc_topology_t topology, gpp_error *err)
+/* Start or join, knowing which GPUs there are when the wish may be for some. */
+static gpp_status first_user(gpp__runtime *r, const gpp__wish *wish, bool may_be_gpus,
+                             gpp_error *err)
 {
+    start_gpus gpus = {.all = &r->gpus};
+    if (starpu_is_initialized())
+        return join(err);
+    gpp_status status = may_be_gpus ? gpp__runtime_find_gpus(&r->gpus, false, err) : GPP_OK;
+    if (status != GPP_OK)
+        return status;
+    if (may_be_gpus)
+        gpus.count =
+            gpp__devices_gpus(&r->gpus, wish->specs, wish->count, wish->partitions, gpus.ordinal);
+    return start(r->topology, &gpus, err);
+}
+
+static gpp_status later_user(gpp__runtime *r, gpp_error *err)
+{
+    if (!process.owned && !process.gpus)
+        join_gpus();
+    return gpp__runtime_find_gpus(&r->gpus, true, err);
+}
+
+static gpp_status enter_process(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
+{
+    bool may_be_gpus = wish->partitions > 0 &&
+                       gpp__devices_may_be_gpus(wish->specs, wish->count, wish->partitions);
     gpp_status status = GPP_OK;
     pthread_mutex_lock(&process.lock);
-    if (process.users == 0)
-        status = starpu_is_initialized() ? join(err) : start(topology, err);
-    if (status == GPP_OK && process.users == 0 && !gpp__policy_ready(process.context)) {
+    bool first = process.users == 0, joins = first && starpu_is_initialized();
+    if (first)
+        status = first_user(r, wish, may_be_gpus, err);
+    if (status == GPP_OK && first && !gpp__policy_ready(process.context)) {
         leave_starpu();
         status = gpp__fail(err, GPP_ENOMEM, "the scheduling policy");
+    }
+    if (status == GPP_OK && may_be_gpus && (!first || joins)) {
+        status = later_user(r, err);
+        if (status != GPP_OK && first)
+            leave_starpu();
     }
     if (status == GPP_OK)
         process.users++;
@@ -225,13 +321,13 @@ static void leave_process(void)
     pthread_mutex_unlock(&process.lock);
 }
 
-gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
+gpp_status gpp__runtime_acquire_for(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
 {
     *r = (gpp__runtime){0};
     gpp_status status = load_topology(&r->topology, err);
     if (status != GPP_OK)
         return status;
-    status = enter_process(r->topology, err);
+    status = enter_process(r, wish, err);
     if (status != GPP_OK)
         goto destroy_topology;
     r->running = true;
@@ -244,8 +340,14 @@ gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
     status = gpp__fail(err, GPP_ENODEV, "StarPU has no CPU worker (STARPU_NCPU is 0?)");
     leave_process();
 destroy_topology:
+    gpp__gpus_release(&r->gpus);
     hwloc_topology_destroy(r->topology);
     return status;
+}
+
+gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
+{
+    return gpp__runtime_acquire_for(r, &(gpp__wish){0}, err);
 }
 
 /* Reading the topology takes milliseconds, copying it microseconds: while there is a draft, others
@@ -280,17 +382,42 @@ static void leave_draft(void)
     pthread_mutex_unlock(&drafts.lock);
 }
 
-gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
+/* GPUs as a pipe that is made now would find them. */
+static gpp_status draft_gpus(gpp__runtime *r, gpp_error *err)
+{
+    pthread_mutex_lock(&process.lock);
+    gpp_status status =
+        gpp__runtime_find_gpus(&r->gpus, process.users > 0 || starpu_is_initialized(), err);
+    pthread_mutex_unlock(&process.lock);
+    return status;
+}
+
+gpp_status gpp__runtime_draft_for(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
 {
     *r = (gpp__runtime){0};
     gpp_status status = copy_topology(&r->topology, err);
+    if (status != GPP_OK)
+        return status;
+    r->workers = most_workers(r->topology);
+    if (wish->partitions > 0 &&
+        gpp__devices_may_be_gpus(wish->specs, wish->count, wish->partitions))
+        status = draft_gpus(r, err);
     if (status == GPP_OK)
-        r->workers = most_workers(r->topology);
+        return GPP_OK;
+    gpp__gpus_release(&r->gpus);
+    hwloc_topology_destroy(r->topology);
+    leave_draft();
     return status;
+}
+
+gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
+{
+    return gpp__runtime_draft_for(r, &(gpp__wish){0}, err);
 }
 
 void gpp__runtime_release(gpp__runtime *r)
 {
+    gpp__gpus_release(&r->gpus);
     hwloc_topology_destroy(r->topology);
     if (r->running)
         leave_process();

@@ -87,10 +87,22 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
     return status;
 }
 
+int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b)
+{
+    int slots = 0;
+    if (b->cls != GPP__ROUTE || b->slot != 0 || e->turn < 2 ||
+        (e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+        return b->slot;
+    for (size_t k = 0; k < e->plan->buffers; k++)
+        slots += e->plan->buffer[k].cls == b->cls && e->plan->buffer[k].j == b->j;
+    return slots + e->turn - 2;
+}
+
 static size_t bytes_now(const gpp_pipe *p, const gpp__exec *e, const gpp__buffer *b)
 {
     const gpp__slots *s = &lists_of(p, e->instance, (gpp__class)b->cls)[gpp__slot_list(e, b)];
-    return b->slot < s->count && s->block[b->slot]->handle ? s->block[b->slot]->bytes : 0;
+    int slot = gpp__slot_of(e, b);
+    return slot < s->count && s->block[slot]->handle ? s->block[slot]->bytes : 0;
 }
 
 size_t gpp__slots_missing(const gpp_pipe *p, const gpp__exec *e, int device)
@@ -174,17 +186,18 @@ void gpp__discard_kept(gpp_pipe *p)
 
 /* --- for the host ----------------------------------------------------------------------------- */
 
-/* Of what belongs to partition j. */
-static int node_of(const gpp_pipe *p, int j)
+/* Where the host uses a buffer: where its device has it, if the host can reach that. */
+static int host_node(const gpp__block_data *b)
 {
-    return (int)p->state[p->device_of[j]].node;
+    unsigned node = b->charge[0].node;
+    return starpu_node_get_kind(node) == STARPU_CPU_RAM ? (int)node : STARPU_MAIN_RAM;
 }
 
 gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_data_access_mode mode,
                              char **data, gpp_error *err)
 {
     gpp__block_data *b = p->slots[cls][j].block[0];
-    int node = node_of(p, j);
+    int node = host_node(b);
     if (starpu_data_acquire_on_node(b->handle, node, mode))
         return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
                          gpp__class_name(cls));
@@ -194,5 +207,6 @@ gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_dat
 
 void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
 {
-    starpu_data_release_on_node(p->slots[cls][j].block[0]->handle, node_of(p, j));
+    gpp__block_data *b = p->slots[cls][j].block[0];
+    starpu_data_release_on_node(b->handle, host_node(b));
 }

@@ -1,30 +1,39 @@
 /*
- * graph/state.c: state that a step changes besides its updates: running statistics of layers,
- * folded in once the step has succeeded, and what updates have changed, put back when it has
- * failed.
+ * graph/state.c: state that a pass changes: running statistics of layers, folded in once a pass
+ * without update has succeeded, and what updates have changed, put back when a step has failed.
  *
  * Forwards leave a record of their statistics for each micro-batch; nothing else of them is seen
- * before the step is known to be good. So a failed step changes no statistics, a recomputation
- * counts nothing twice, and the order is that of the micro-batches, whatever ran first.
+ * before the step is known to be good, which is when its updates run: they fold the records in
+ * (codelets/cell.c). So a failed step changes no statistics, a recomputation counts nothing twice,
+ * and the order is that of the micro-batches, whatever ran first.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/move.h"
 #include "graph/pipe.h"
+
+/** Records of a partition's statistics. */
+typedef struct records {
+    const gpp__stage *stage;
+    int count;
+} records;
+
+static gpp_status commit(const gpp__run *run, char *const data[], void *arg)
+{
+    const records *r = arg;
+    gpp_status status = gpp__stage_commit(r->stage, run, r->count, data[0], data[1]);
+    return status == GPP_OK ? gpp__moved(run) : status;
+}
 
 static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
 {
-    char *stats = NULL, *params = NULL;
-    gpp_status status = gpp__host_acquire(p, GPP__STATS, j, STARPU_R, &stats, err);
-    if (status != GPP_OK)
-        return status;
-    status = gpp__host_acquire(p, GPP__PARAMS, p->home[j], STARPU_RW, &params, err);
-    if (status == GPP_OK) {
-        status = gpp__stage_commit(&p->stage[j], &(gpp__run){.err = err}, count, stats, params);
-        gpp__host_release(p, GPP__PARAMS, p->home[j]);
-    }
-    gpp__host_release(p, GPP__STATS, j);
-    return status;
+    records r = {&p->stage[j], count};
+    gpp__errand e = {.run = commit,
+                     .arg = &r,
+                     .uses = 2,
+                     .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->home[j], STARPU_RW}}};
+    return gpp__errand_run(p, p->device_of[j], &e, err);
 }
 
 gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *err)

@@ -228,6 +228,8 @@ gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const g
 
 gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
 {
+    if (p)
+        gpp__settle(p);
     int index = p ? kept_index(p, pass) : -1;
     if (index < 0)
         return gpp__fail(err, p ? GPP_ESTATE : GPP_EINVAL, "there is no such forward");
@@ -321,7 +323,7 @@ gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
         p->landed = 1;
         gpp__flight_land(p, f);
     }
-    if (f->status != GPP_OK && f->status != GPP_ECANCELED)
+    if (f->job.run == atomic_load(&p->failed))
         gpp__failure_seen(p);
     memmove(p->queue, p->queue + 1, (size_t)--p->queued * sizeof *p->queue);
     p->landed--;

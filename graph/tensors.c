@@ -128,6 +128,9 @@ static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gp
     if (status == GPP_OK)
         job->loss_divisor =
             p->loss->divisor(p->loss_attr, &p->y_desc, *rows, c->target->data, p->class_weight);
+    bool unseen = p->stage[p->partitions - 1].cuda; /* by the loss itself */
+    if (status == GPP_OK && unseen && p->loss->check)
+        status = p->loss->check(p->loss_attr, &p->y_desc, d, 0, *rows, c->target->data, err);
     if (status == GPP_OK && p->each.data && p->each_rows != *rows)
         return gpp__fail(err, GPP_ESHAPE, "losses are kept for %lld rows, the mini-batch has %lld",
                          (long long)p->each_rows, (long long)*rows);
@@ -139,8 +142,10 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     p->each = (gpp__rows){0};
-    if (!each)
+    if (!each) {
+        gpp__settle(p); /* which may still write there */
         return GPP_OK;
+    }
     if (!p->loss || !p->loss->each)
         return gpp__fail(err, GPP_ESTATE, "this pipe has no loss, or one without single values");
     gpp__desc d;

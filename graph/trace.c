@@ -102,16 +102,16 @@ static gpp_status make_room(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 
 /* --- links ------------------------------------------------------------------------------------ */
 
-/* Reading StarPU's counters sets them to zero. */
-static void read_links(noted *s)
+/* What was counted since they were read last: reading StarPU's counters sets them to zero. */
+static void add_links(noted *s)
 {
     for (int k = 0; k < s->links; k++) {
         struct starpu_profiling_bus_info info = {.transferred_bytes = 0};
         starpu_bus_get_profiling_info(k, &info);
-        s->link[k] = (gpp_trace_link){.from = starpu_bus_get_src(k),
-                                      .to = starpu_bus_get_dst(k),
-                                      .bytes = (size_t)info.transferred_bytes,
-                                      .transfers = info.transfer_count};
+        s->link[k].from = starpu_bus_get_src(k);
+        s->link[k].to = starpu_bus_get_dst(k);
+        s->link[k].bytes += (size_t)info.transferred_bytes;
+        s->link[k].transfers += info.transfer_count;
     }
 }
 
@@ -270,7 +270,9 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__exec *e, int *step, gpp_err
         e->ticket[k].timed = true;
     *step = r->begun++;
     noted *s = &r->step[*step];
-    read_links(s);
+    add_links(&r->step[r->steps]); /* the oldest in flight has moved it */
+    if (r->steps == *step)
+        memset(s->link, 0, (size_t)s->links * sizeof *s->link);
     s->step.begin_ms = gpp__cell_now();
     return GPP_OK;
 }
@@ -285,7 +287,7 @@ void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
     s->step.end_ms = f->job.ended;
     s->step.micro_batches = e->plan->shape.micro_batches;
     s->step.status = f->status;
-    read_links(s);
+    add_links(s);
     keep_used_links(s);
     s->tasks = find_tasks(s, p, e);
     find_bytes(s, p, e->plan);
@@ -311,6 +313,7 @@ void gpp_trace_free(gpp_trace *t)
     free(t->task);
     free(t->link);
     free(t->point);
+    free(t->plan);
     free(t);
 }
 
@@ -528,6 +531,31 @@ static gpp_status check_steps(const gpp_trace *t, gpp_error *err)
     return GPP_OK;
 }
 
+static bool ascends_by_cell(const gpp_trace_plan *a, const gpp_trace_plan *b)
+{
+    int kind = gpp__kind_of(a->kind), next = gpp__kind_of(b->kind);
+    return kind < next || (kind == next && a->partition < b->partition);
+}
+
+static gpp_status check_plans(const gpp_trace *t, gpp_error *err)
+{
+    if (t->plans < 0 || (t->plans && !t->plan) || !is_time(t->planned_ms))
+        return gpp__fail(err, GPP_EINVAL, "a plan of %d cells, %s, of %g ms", t->plans,
+                         t->plan ? "which are there" : "which are not there", t->planned_ms);
+    for (int k = 0; k < t->plans; k++) {
+        const gpp_trace_plan *p = &t->plan[k];
+        if (gpp__kind_of(p->kind) == GPP__KINDS || p->partition < 0 ||
+            p->partition >= t->partitions || p->tasks < 1 || !is_time(p->mean_ms) ||
+            (k > 0 && !ascends_by_cell(&p[-1], p)))
+            return gpp__fail(err, GPP_EINVAL,
+                             "cell %d of the plan is of %d tasks '%c' of partition %d of %d, %g ms "
+                             "each, expected ascending kinds and partitions",
+                             k, p->tasks, p->kind >= ' ' && p->kind <= '~' ? p->kind : '?',
+                             p->partition, t->partitions, p->mean_ms);
+    }
+    return GPP_OK;
+}
+
 static gpp_status check_task(const gpp_trace *trace, const gpp_trace_task *t, gpp_error *err)
 {
     if (gpp__kind_of(t->kind) == GPP__KINDS)
@@ -588,6 +616,8 @@ gpp_status gpp__trace_check(const gpp_trace *trace, int *task, gpp_error *err)
     gpp_status status = check_counts(trace, err);
     if (status == GPP_OK)
         status = check_steps(trace, err);
+    if (status == GPP_OK)
+        status = check_plans(trace, err);
     if (status == GPP_OK)
         status = check_tasks(trace, &blame, err);
     if (task)

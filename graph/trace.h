@@ -34,6 +34,13 @@ int gpp__kind_of(char letter);
  */
 gpp_status gpp__trace_links(const gpp_trace *trace, int before[], gpp_error *err);
 
+/** What a forecast says of the tasks of each kind and partition, as a trace has it.
+ * @param plan  out: free it; NULL on failure */
+gpp_status gpp__trace_plan(const gpp_forecast *forecast, int partitions, gpp_trace_plan **plan,
+                           int *plans, gpp_error *err);
+/** Planned time of a task. @return NAN: not known */
+double gpp__trace_planned_ms(const gpp_trace *trace, char kind, int partition);
+
 /* Writers. What goes wrong with the stream is seen on it; GPP_ENOMEM otherwise. */
 gpp_status gpp__trace_csv(const gpp_trace *trace, FILE *out, gpp_error *err);
 gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err);

@@ -2,8 +2,8 @@
  * graph/trace_chrome.c: a trace as JSON of the Trace Event Format, which chrome://tracing and
  * ui.perfetto.dev open: one process, a thread for each device and one for the steps, a complete
  * event ("X") for each task with what is known of it as arguments, an arrow ("s" to "f") wherever a
- * task waited for one on another device, and a counter ("C") of each device's bytes in use. Times
- * are microseconds.
+ * task waited for one on another device, and a counter ("C") of each device's bytes in use. Events
+ * of a thread must not overlap, so steps that do take turns on several. Times are microseconds.
  *
  * Format: "Trace Event Format", Google, 2016 (docs.google.com/document/d/
  * 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
@@ -16,10 +16,15 @@
 #include "graph/draw.h"
 #include "graph/trace.h"
 
+/* Threads that steps take turns on; of more steps at once the last ones share one. */
+enum { TURNS = 8 };
+
 typedef struct writer {
     const gpp_trace *trace;
     FILE *out;
     bool comma;
+    int turns;          /* threads with steps so far */
+    double free[TURNS]; /* end of the last step on each */
 } writer;
 
 static void event(writer *w)
@@ -73,21 +78,48 @@ static void put_names(writer *w)
           w->out);
     for (int d = 0; d < w->trace->devices; d++)
         name_thread(w, d, w->trace->device[d].name);
-    name_thread(w, w->trace->devices, "steps");
+}
+
+/* The first thread on which no step runs any more. */
+static int thread_of_step(writer *w, const gpp_trace_step *step)
+{
+    int turn = 0;
+    while (turn < w->turns && turn < TURNS - 1 && w->free[turn] > step->begin_ms)
+        turn++;
+    if (turn == w->turns)
+        name_thread(w, w->trace->devices + w->turns++, turn ? "steps, beside these" : "steps");
+    w->free[turn] = step->end_ms;
+    return w->trace->devices + turn;
 }
 
 static void put_step(writer *w, int s)
 {
     const gpp_trace_step *step = &w->trace->step[s];
+    int thread = thread_of_step(w, step);
     event(w);
     fprintf(w->out,
             "{\"ph\": \"X\", \"name\": \"step %d\", \"cat\": \"step\", \"pid\": 0, \"tid\": "
             "%d",
-            s, w->trace->devices);
+            s, thread);
     put_us("ts", step->begin_ms, w->out);
     put_us("dur", step->end_ms - step->begin_ms, w->out);
     fprintf(w->out, ", \"args\": {\"micro_batches\": %d, \"status\": \"%s\"}}", step->micro_batches,
             gpp_status_name(step->status));
+}
+
+/* After a task's other arguments. */
+static void put_planned(writer *w, const gpp_trace_task *t)
+{
+    gpp__number text;
+    double ms = gpp__trace_planned_ms(w->trace, t->kind, t->partition);
+    if (!isnan(ms))
+        fprintf(w->out, ", \"planned_ms\": %s", gpp__number_text(ms, 6, text));
+}
+
+static void put_planned_step(double ms, FILE *out)
+{
+    gpp__number text;
+    fprintf(out, ", \"otherData\": {\"planned_step_ms\": %s}", gpp__number_text(ms, 6, text));
 }
 
 static void put_task(writer *w, const gpp_trace_task *t)
@@ -109,9 +141,11 @@ static void put_task(writer *w, const gpp_trace_task *t)
         fprintf(w->out, "\"layers\": \"%d-%d\", ", t->first_layer, t->last_layer);
     fprintf(w->out,
             "\"wait_ms\": %s, \"read_bytes\": %zu, \"written_bytes\": %zu, \"fetched_bytes\": %zu, "
-            "\"worker\": %d}}",
+            "\"worker\": %d",
             gpp__number_text(t->start_ms - t->ready_ms, 6, wait), t->read_bytes, t->written_bytes,
             t->fetched_bytes, t->worker);
+    put_planned(w, t);
+    fputs("}}", w->out);
 }
 
 /* An arrow begins inside its task: at the last nanosecond of it. */
@@ -151,7 +185,7 @@ gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err)
     if (!before)
         return gpp__fail(err, GPP_ENOMEM, "%d tasks", trace->tasks);
     gpp_status status = gpp__trace_links(trace, before, err);
-    writer w = {trace, out, false};
+    writer w = {.trace = trace, .out = out};
     fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [", out);
     put_names(&w);
     for (int s = 0; s < trace->steps; s++)
@@ -163,7 +197,10 @@ gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err)
             put_arrow(&w, k, &trace->task[before[k]], &trace->task[k]);
     for (int k = 0; k < trace->points; k++)
         put_point(&w, &trace->point[k]);
-    fputs("\n]}\n", out);
+    fputs("\n]", out);
+    if (trace->plans)
+        put_planned_step(trace->planned_ms, out);
+    fputs("}\n", out);
     free(before);
     return status;
 }

@@ -4,14 +4,19 @@
  * The file is a table of tasks that any spreadsheet reads, under lines that begin with '#' for what
  * is not a task:
  *
- *     # gridpipe trace 1
+ *     # gridpipe trace 2
  *     # model layers 8 partitions 2
  *     # device threads 1 node 0 planned 1234 peak 1234 name cpu:0
  *     # step begin_ms 0.000000 end_ms 12.345678 micro_batches 4 status GPP_OK
  *     # link step 0 from 0 to 1 bytes 4096 transfers 3
  *     # memory ms 0.000000 device 0 bytes 1234
+ *     # forecast planned_ms 11.500000
+ *     # planned kind forward partition 0 tasks 4 mean_ms 1.250000
  *     step,kind,micro_batch,...
  *     0,forward,0,...
+ *
+ * Version 2 has the lines of what was planned, "forecast" and "planned"; where there are none the
+ * file is of version 1, which older versions of the library read, too.
  *
  * Each kind of line is a list of fields, from which it is written and read; so the two agree. Times
  * have six decimals, nanoseconds, written and read digit by digit whatever the locale. Everything
@@ -62,6 +67,12 @@ static const field point_fields[] = {FIELD(TIME, gpp_forecast_point, ms),
                                      FIELD(WHOLE, gpp_forecast_point, device),
                                      FIELD(BYTES, gpp_forecast_point, bytes),
                                      {NULL, WHOLE, 0}};
+static const field forecast_fields[] = {FIELD(TIME, gpp_trace, planned_ms), {NULL, WHOLE, 0}};
+static const field plan_fields[] = {FIELD(KIND, gpp_trace_plan, kind),
+                                    FIELD(WHOLE, gpp_trace_plan, partition),
+                                    FIELD(WHOLE, gpp_trace_plan, tasks),
+                                    FIELD(TIME, gpp_trace_plan, mean_ms),
+                                    {NULL, WHOLE, 0}};
 static const field task_fields[] = {FIELD(WHOLE, gpp_trace_task, step),
                                     FIELD(KIND, gpp_trace_task, kind),
                                     FIELD(WHOLE, gpp_trace_task, micro_batch),
@@ -117,6 +128,14 @@ static void put_line(const char *word, const field *fields, const void *record, 
     fputc('\n', out);
 }
 
+static void put_plans(const gpp_trace *t, FILE *out)
+{
+    if (t->plans)
+        put_line("forecast", forecast_fields, t, out);
+    for (int k = 0; k < t->plans; k++)
+        put_line("planned", plan_fields, &t->plan[k], out);
+}
+
 static void put_header(FILE *out)
 {
     for (const field *f = task_fields; f->name; f++)
@@ -137,7 +156,7 @@ static void put_task(const gpp_trace_task *t, FILE *out)
 gpp_status gpp__trace_csv(const gpp_trace *t, FILE *out, gpp_error *err)
 {
     (void)err;
-    fputs("# gridpipe trace 1\n", out);
+    fprintf(out, "# gridpipe trace %d\n", t->plans ? 2 : 1);
     put_line("model", model_fields, t, out);
     for (int d = 0; d < t->devices; d++)
         put_line("device", device_fields, &t->device[d], out);
@@ -147,6 +166,7 @@ gpp_status gpp__trace_csv(const gpp_trace *t, FILE *out, gpp_error *err)
         put_line("link", link_fields, &t->link[k], out);
     for (int k = 0; k < t->points; k++)
         put_line("memory", point_fields, &t->point[k], out);
+    put_plans(t, out);
     put_header(out);
     for (int k = 0; k < t->tasks; k++)
         put_task(&t->task[k], out);
@@ -245,7 +265,7 @@ typedef struct reader {
     int line;        /* number of the last one, from 1 */
     int first_task;  /* the first task's line */
     gpp_trace *trace;
-    size_t room[5]; /* of the lists below */
+    size_t room[6]; /* of the lists below */
     gpp_error *err;
 } reader;
 
@@ -421,7 +441,7 @@ static gpp_status get_task(reader *r, char *line, gpp_trace_task *task)
 
 /* --- lists that grow --- */
 
-enum { DEVICES, STEPS, LINKS, POINTS, TASKS };
+enum { DEVICES, STEPS, LINKS, POINTS, PLANS, TASKS };
 
 /* A new entry of a list, zeroed. NULL: no memory, or too many. */
 static void *add(reader *r, int which, void **list, int *count, size_t size)
@@ -446,26 +466,45 @@ static void *add(reader *r, int which, void **list, int *count, size_t size)
 #define ADD(r, which, name)                                                                        \
     add(r, which, (void **)&(r)->trace->name, &(r)->trace->name##s, sizeof *(r)->trace->name)
 
+/* What a line of this kind is about: an entry of its list, or the trace. */
+static void *entry_of(reader *r, int kind)
+{
+    switch (kind) {
+    case DEVICES:
+        return ADD(r, DEVICES, device);
+    case STEPS:
+        return ADD(r, STEPS, step);
+    case LINKS:
+        return ADD(r, LINKS, link);
+    case POINTS:
+        return ADD(r, POINTS, point);
+    case PLANS:
+        return ADD(r, PLANS, plan);
+    default:
+        return r->trace;
+    }
+}
+
 static gpp_status get_remark(reader *r, char *line)
 {
     static const struct {
         const char *word;
         const field *fields;
-    } kinds[] = {{"# device", device_fields},
-                 {"# step", step_fields},
-                 {"# link", link_fields},
-                 {"# memory", point_fields}};
-    for (int k = 0; k < 4; k++) {
+    } kinds[] = {
+        [DEVICES] = {"# device", device_fields}, [STEPS] = {"# step", step_fields},
+        [LINKS] = {"# link", link_fields},       [POINTS] = {"# memory", point_fields},
+        [PLANS] = {"# planned", plan_fields},    [PLANS + 1] = {"# forecast", forecast_fields}};
+    for (int k = 0; k < (int)(sizeof kinds / sizeof *kinds); k++) {
         size_t length = strlen(kinds[k].word);
         if (strncmp(line, kinds[k].word, length) || line[length] != ' ')
             continue;
-        void *entry = k == DEVICES ? ADD(r, DEVICES, device)
-                      : k == STEPS ? ADD(r, STEPS, step)
-                      : k == LINKS ? ADD(r, LINKS, link)
-                                   : ADD(r, POINTS, point);
+        void *entry = entry_of(r, k);
         return entry ? get_pairs(r, kinds[k].fields, line + length, entry) : GPP_ENOMEM;
     }
-    return blame(r, "expected \"# device\", \"# step\", \"# link\" or \"# memory\"", line);
+    return blame(r,
+                 "expected \"# device\", \"# step\", \"# link\", \"# memory\", \"# forecast\" or "
+                 "\"# planned\"",
+                 line);
 }
 
 static gpp_status get_begin(reader *r)
@@ -477,8 +516,8 @@ static gpp_status get_begin(reader *r)
                          "%s: not a trace that can be read back: its first line is not \"%s1\" "
                          "(gridpipe writes such files with the end .csv)",
                          r->path, magic);
-    if (strcmp(line + strlen(magic), "1"))
-        return blame(r, "this library reads version 1", line);
+    if (strcmp(line + strlen(magic), "1") && strcmp(line + strlen(magic), "2"))
+        return blame(r, "this library reads versions 1 and 2", line);
     line = next_line(r);
     if (!line || strncmp(line, "# model", 7))
         return blame(r, "expected \"# model\"", line ? line : "");

@@ -1,9 +1,9 @@
 /*
  * graph/trace_paje.c: a trace in the Paje format, which ViTE and pajeng (pj_dump, PajeNG) open:
  * a container for each device below one for the pipe, tasks as states with their kind's colour,
- * steps as states of the pipe, a link wherever a task waited for one on another device, each
- * device's bytes in use as a variable. What else is known of a task is in fields of its own behind
- * its state. Times are seconds, and events ascend.
+ * steps as states of the pipe, or, of those that overlap, of a container beside it, a link wherever
+ * a task waited for one on another device, each device's bytes in use as a variable. What else is
+ * known of a task is in fields of its own behind its state. Times are seconds, and events ascend.
  *
  * Format: Kergommeaux, Stein, Martin, "Paje input data format", 2003; the definitions come first,
  * so readers need to know nothing about us.
@@ -181,9 +181,37 @@ static void put_types(FILE *out)
     fputc('\n', out);
 }
 
-static void put_containers(const gpp_trace *t, FILE *out)
+/* Steps one after another, in as few rows as there may be. Row 0 is the pipe's own. @return rows
+ * @param end  [steps] room for the end of a row's last step */
+static int find_rows(const gpp_trace *t, int row[], double end[])
 {
+    int rows = 1;
+    for (int s = 0; s < t->steps; s++)
+        end[s] = 0;
+    for (int s = 0; s < t->steps; s++) {
+        int r = 0;
+        while (end[r] > t->step[s].begin_ms)
+            r++;
+        row[s] = r;
+        end[r] = t->step[s].end_ms;
+        rows = r + 1 > rows ? r + 1 : rows;
+    }
+    return rows;
+}
+
+static const char *name_of_row(int row, char name[24])
+{
+    snprintf(name, 24, row ? "steps%d" : "pipe", row);
+    return name;
+}
+
+static void put_containers(const gpp_trace *t, int rows, FILE *out)
+{
+    char name[24];
     fprintf(out, "%d 0.000000000 pipe P 0 \"gridpipe\"\n", CREATE);
+    for (int r = 1; r < rows; r++)
+        fprintf(out, "%d 0.000000000 %s P 0 \"gridpipe, steps beside them (%d)\"\n", CREATE,
+                name_of_row(r, name), r);
     for (int d = 0; d < t->devices; d++) {
         fprintf(out, "%d 0.000000000 d%d D pipe ", CREATE, d);
         put_quoted(t->device[d].name, out);
@@ -202,18 +230,20 @@ static void put_task(const gpp_trace_task *t, FILE *out)
             t->written_bytes, t->fetched_bytes);
 }
 
-static void put_moment(const gpp_trace *t, const moment *m, const int before[], FILE *out)
+static void put_moment(const gpp_trace *t, const moment *m, const int before[], const int row[],
+                       FILE *out)
 {
     gpp__number time, value;
+    char name[24];
     int k = m->index;
     seconds(m->ms, time);
     switch ((happening)m->what) {
     case STEP_BEGIN:
-        fprintf(out, "%d %s ST pipe %s\n", PUSH_STEP, time,
+        fprintf(out, "%d %s ST %s %s\n", PUSH_STEP, time, name_of_row(row[k], name),
                 t->step[k].status == GPP_OK ? "stepped" : "failed");
         break;
     case STEP_END:
-        fprintf(out, "%d %s ST pipe\n", POP, time);
+        fprintf(out, "%d %s ST %s\n", POP, time, name_of_row(row[k], name));
         break;
     case TASK:
         put_task(&t->task[k], out);
@@ -260,13 +290,15 @@ static int list_moments(const gpp_trace *t, const int before[], moment *list)
     return count;
 }
 
-static void put_end(const gpp_trace *t, double last, FILE *out)
+static void put_end(const gpp_trace *t, int rows, double last, FILE *out)
 {
     gpp__number time;
+    char name[24];
     seconds(last, time);
     for (int d = 0; d < t->devices; d++)
         fprintf(out, "%d %s D d%d\n", DESTROY, time, d);
-    fprintf(out, "%d %s P pipe\n", DESTROY, time);
+    for (int r = rows - 1; r >= 0; r--)
+        fprintf(out, "%d %s P %s\n", DESTROY, time, name_of_row(r, name));
 }
 
 gpp_status gpp__trace_paje(const gpp_trace *t, FILE *out, gpp_error *err)
@@ -274,19 +306,23 @@ gpp_status gpp__trace_paje(const gpp_trace *t, FILE *out, gpp_error *err)
     size_t most = 2 * (size_t)t->steps + (size_t)t->points + 4 * (size_t)t->tasks + 1;
     moment *list = calloc(most, sizeof *list);
     int *before = calloc((size_t)t->tasks + 1, sizeof *before);
-    gpp_status status = list && before
+    int *row = calloc((size_t)t->steps + 1, sizeof *row);
+    double *end = calloc((size_t)t->steps + 1, sizeof *end);
+    gpp_status status = list && before && row && end
                             ? gpp__trace_links(t, before, err)
                             : gpp__fail(err, GPP_ENOMEM, "a trace of %d tasks", t->tasks);
     if (status == GPP_OK) {
-        int count = list_moments(t, before, list);
+        int count = list_moments(t, before, list), rows = find_rows(t, row, end);
         fputs(definitions, out);
         put_types(out);
-        put_containers(t, out);
+        put_containers(t, rows, out);
         for (int k = 0; k < count; k++)
-            put_moment(t, &list[k], before, out);
-        put_end(t, count ? list[count - 1].ms : 0, out);
+            put_moment(t, &list[k], before, row, out);
+        put_end(t, rows, count ? list[count - 1].ms : 0, out);
     }
     free(list);
     free(before);
+    free(row);
+    free(end);
     return status;
 }

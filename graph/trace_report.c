@@ -10,6 +10,11 @@
  * all partitions take the same time, and partitions that do not. To tell them apart every step is
  * run once more on paper, with the times measured and with the mean time of each kind: what a
  * device waits more in the first is imbalance.
+ *
+ * Steps may overlap. A device is then not there for a step, on paper neither, before it has ended
+ * the step before; and its idle time belongs to one step at a time, so that no moment counts twice:
+ * between the last task of a step and the first of the next to the former until that one and all
+ * before it have ended everywhere, then to the latter.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +33,11 @@ typedef struct summer {
     int *last;           /* [steps][devices] last task, -1: none */
     double *until;       /* [steps][devices] end of a run on paper, so far */
     double *waits[2];    /* [steps][devices] between tasks: with measured, with mean times */
+    double *busy_until;  /* [steps][devices] when it has ended what came before, since the step's
+                            start */
+    double *own[2];      /* [steps][devices] begin and end of what of its time is the step's */
     double *start, *end; /* [steps] of the first task, of the last */
+    double *over;        /* [steps] end of the last task of this one and all before it */
 } summer;
 
 enum { MOST_SHARES = 1 << 22 };
@@ -45,7 +54,8 @@ static size_t place(const summer *s, const gpp_trace_task *t)
 
 /* --- on paper --------------------------------------------------------------------------------- */
 
-/* Every task as soon as its device and the task it waits for are done. */
+/* Every task as soon as its device and the task it waits for are done; from the start of its step.
+ */
 static void run_again(summer *s, double *waits)
 {
     const gpp_trace *t = s->trace;
@@ -53,10 +63,11 @@ static void run_again(summer *s, double *waits)
         s->until[k] = -1; /* it has not begun */
     for (int k = 0; k < t->tasks; k++) {
         size_t at = place(s, &t->task[k]);
-        double free_at = fmax(s->until[at], 0),
+        bool first = s->until[at] < 0;
+        double free_at = first ? s->busy_until[at] : s->until[at],
                data_at = s->before[k] < 0 ? 0 : s->stop[s->before[k]],
                begin = fmax(free_at, data_at);
-        if (s->until[at] >= 0)
+        if (!first)
             waits[at] += begin - free_at;
         s->stop[k] = s->until[at] = begin + s->ms[k];
     }
@@ -93,7 +104,7 @@ static void run_both(summer *s)
 
 /* --- as it was -------------------------------------------------------------------------------- */
 
-static void time_steps(summer *s)
+static void find_ends(summer *s)
 {
     const gpp_trace *t = s->trace;
     for (int k = 0; k < t->steps; k++) {
@@ -108,15 +119,40 @@ static void time_steps(summer *s)
         s->end[step] = fmax(s->end[step], t->task[k].end_ms);
         s->last[place(s, &t->task[k])] = k;
     }
-    double before = -1;
+}
+
+static void time_steps(summer *s)
+{
+    const gpp_trace *t = s->trace;
+    gpp_trace_report *r = s->report;
+    double before = -1, over = 0;
+    find_ends(s);
     for (int k = 0; k < t->steps; k++) {
         if (s->end[k] < s->start[k]) { /* it has no tasks */
             s->start[k] = s->end[k] = t->step[k].begin_ms;
+            s->over[k] = over;
             continue;
         }
-        s->report->step_ms[k] = s->end[k] - s->start[k];
-        s->report->gap_ms[k] = before >= 0 ? s->start[k] - before : 0;
+        s->over[k] = over = fmax(over, s->end[k]);
+        r->step_ms[k] = s->end[k] - s->start[k];
+        r->gap_ms[k] = before >= 0 ? s->start[k] - before : 0;
+        r->period_ms[k] = before >= 0 ? s->end[k] - before : r->step_ms[k];
         before = s->end[k];
+    }
+}
+
+/* When devices come from the step before. @param until  [devices] */
+static void find_busy(summer *s, double until[])
+{
+    const gpp_trace *t = s->trace;
+    for (size_t k = 0; k < (size_t)t->steps * (size_t)t->devices; k++)
+        s->busy_until[k] = -1;
+    for (int k = 0; k < t->tasks; k++) {
+        const gpp_trace_task *task = &t->task[k];
+        double *busy = &s->busy_until[place(s, task)];
+        if (*busy < 0)
+            *busy = fmax(until[task->device] - s->start[task->step], 0);
+        until[task->device] = task->end_ms;
     }
 }
 
@@ -124,9 +160,18 @@ static void time_steps(summer *s)
  */
 static void add_drain(summer *s, const gpp_trace_task *last, double until, double *seen)
 {
-    double end = fmin(s->end[last->step], until);
-    s->report->share[place(s, last)].drain_ms = fmax(end - last->end_ms, 0);
-    *seen = fmax(end, last->end_ms);
+    size_t at = place(s, last);
+    double end = fmax(fmin(s->over[last->step], until), last->end_ms);
+    s->report->share[at].drain_ms = end - last->end_ms;
+    s->own[1][at] = *seen = end;
+}
+
+static void add_warm_up(summer *s, const gpp_trace_task *first, double seen)
+{
+    size_t at = place(s, first);
+    double begin = fmin(fmax(s->start[first->step], seen), first->start_ms);
+    s->report->share[at].warm_up_ms = first->start_ms - begin;
+    s->own[0][at] = begin;
 }
 
 static void add_wait(const gpp_trace_task *before, const gpp_trace_task *t, gpp_trace_share *share)
@@ -143,8 +188,10 @@ static void add_wait(const gpp_trace_task *before, const gpp_trace_task *t, gpp_
 static void walk(summer *s, int at[], double seen[])
 {
     const gpp_trace *t = s->trace;
-    for (int d = 0; d < t->devices; d++)
+    for (int d = 0; d < t->devices; d++) {
         at[d] = -1;
+        seen[d] = 0;
+    }
     for (int k = 0; k < t->tasks; k++) {
         const gpp_trace_task *task = &t->task[k];
         int d = task->device;
@@ -154,8 +201,8 @@ static void walk(summer *s, int at[], double seen[])
         if (was_last)
             add_drain(s, before, task->start_ms, &seen[d]);
         if (share->tasks == 0)
-            share->warm_up_ms = fmax(task->start_ms - fmax(s->start[task->step], seen[d]), 0);
-        else if (!was_last)
+            add_warm_up(s, task, before && !was_last ? task->start_ms : seen[d]);
+        if (before && !was_last)
             add_wait(before, task, share);
         share->busy_ms += length_of(task);
         share->tasks++;
@@ -165,6 +212,31 @@ static void walk(summer *s, int at[], double seen[])
     for (int d = 0; d < t->devices; d++)
         if (at[d] >= 0)
             add_drain(s, &t->task[at[d]], INFINITY, &seen[d]);
+}
+
+/* Of a step in which a device has no tasks, what of its time is no other step's. */
+static void fill_empty(summer *s, int d)
+{
+    const gpp_trace *t = s->trace;
+    size_t devices = (size_t)t->devices, at = (size_t)(t->steps - 1) * devices + (size_t)d;
+    double next = INFINITY, until = 0;
+    for (int step = t->steps - 1; step >= 0; step--, at -= devices) {
+        if (s->report->share[at].tasks)
+            next = fmin(next, s->own[0][at]);
+        else
+            s->own[0][at] = next; /* begin of what follows it */
+    }
+    at = (size_t)d;
+    for (int step = 0; step < t->steps; step++, at += devices) {
+        gpp_trace_share *x = &s->report->share[at];
+        double begin = fmax(s->start[step], until), end = fmin(s->end[step], s->own[0][at]);
+        if (x->tasks) {
+            until = fmax(until, s->own[1][at]);
+        } else if (end > begin) {
+            x->warm_up_ms = end - begin;
+            until = end;
+        }
+    }
 }
 
 static void add_share(gpp_trace_share *sum, const gpp_trace_share *x)
@@ -180,7 +252,7 @@ static void add_share(gpp_trace_share *sum, const gpp_trace_share *x)
     sum->tasks += x->tasks;
 }
 
-/* Imbalance is a part of what was waited; a device without tasks waits for its first all along. */
+/* Imbalance is a part of what was waited. */
 static void split_waits(summer *s)
 {
     const gpp_trace *t = s->trace;
@@ -191,8 +263,6 @@ static void split_waits(summer *s)
             double more = fmax(s->waits[0][at] - s->waits[1][at], 0);
             x->imbalance_ms = fmin(more, x->data_ms);
             x->data_ms -= x->imbalance_ms;
-            if (!x->tasks)
-                x->warm_up_ms = s->report->step_ms[step];
             x->span_ms = x->busy_ms + x->warm_up_ms + x->transfer_ms + x->runtime_ms +
                          x->imbalance_ms + x->data_ms + x->drain_ms;
             add_share(&s->report->all[d], x);
@@ -206,21 +276,38 @@ static gpp_trace_cell *cell_of(gpp_trace_cell *all, int partitions, char kind, i
     return &all[(size_t)gpp__kind_of(kind) * (size_t)partitions + (size_t)partition];
 }
 
-/* Means of what was planned, of kinds and partitions that are known. */
-static void plan_cells(gpp_trace_cell *all, int partitions, const gpp_forecast *f, int count[])
+/* By this forecast, or else as the trace has it. @param tasks  [kinds] of a step; added to */
+static gpp_status plan_cells(gpp_trace_report *r, const gpp_forecast *f, int tasks[],
+                             gpp_error *err)
 {
-    for (int k = 0; k < f->tasks; k++) {
-        const gpp_forecast_task *t = &f->task[k];
-        if (gpp__kind_of(t->kind) == GPP__KINDS || t->partition < 0 || t->partition >= partitions)
-            continue;
-        gpp_trace_cell *c = cell_of(all, partitions, t->kind, t->partition);
-        int *n = &count[c - all];
-        c->planned_ms = (*n ? c->planned_ms : 0) + t->stop_ms - t->start_ms;
-        ++*n;
+    int n = r->trace->partitions, plans = r->trace->plans;
+    gpp_trace_plan *own = NULL;
+    gpp_status status = f ? gpp__trace_plan(f, n, &own, &plans, err) : GPP_OK;
+    const gpp_trace_plan *plan = f ? own : r->trace->plan;
+    r->planned_ms = f ? f->step_ms : plans ? r->trace->planned_ms : NAN;
+    for (int k = 0; status == GPP_OK && k < plans; k++) {
+        cell_of(r->cell, n, plan[k].kind, plan[k].partition)->planned_ms = plan[k].mean_ms;
+        tasks[gpp__kind_of(plan[k].kind)] += plan[k].tasks;
     }
-    for (size_t k = 0; k < (size_t)GPP__KINDS * (size_t)partitions; k++)
-        if (count[k])
-            all[k].planned_ms /= count[k];
+    free(own);
+    return status;
+}
+
+/* A step is compared when it has as many tasks of each kind as planned. */
+static gpp_status compare_steps(gpp_trace_report *r, const int planned[], gpp_error *err)
+{
+    const gpp_trace *t = r->trace;
+    int(*tasks)[GPP__KINDS] = calloc((size_t)t->steps + 1, sizeof *tasks);
+    if (!tasks)
+        return gpp__fail(err, GPP_ENOMEM, "a report on %d steps", t->steps);
+    for (int k = 0; k < t->tasks; k++)
+        tasks[t->task[k].step][gpp__kind_of(t->task[k].kind)]++;
+    for (int s = 0; s < t->steps; s++) {
+        bool same = r->planned_ms > 0 && !memcmp(tasks[s], planned, sizeof tasks[s]);
+        r->of_plan[s] = same ? r->step_ms[s] / r->planned_ms : NAN;
+    }
+    free(tasks);
+    return GPP_OK;
 }
 
 static void measure_cells(gpp_trace_cell *all, const gpp_trace *trace)
@@ -240,28 +327,25 @@ static gpp_status find_cells(gpp_trace_report *r, const gpp_forecast *forecast, 
 {
     int n = r->trace->partitions;
     size_t most = (size_t)GPP__KINDS * (size_t)n;
-    gpp_trace_cell *all = calloc(most, sizeof *all);
-    int *count = calloc(most, sizeof *count);
-    r->cell = all;
-    if (!all || !count) {
-        free(count);
+    gpp_trace_cell *all = r->cell = calloc(most, sizeof *all);
+    if (!all)
         return gpp__fail(err, GPP_ENOMEM, "cells of %d partitions", n);
-    }
     for (size_t k = 0; k < most; k++) {
         all[k].kind = gpp__kind_letter((gpp__kind)(k / (size_t)n));
         all[k].partition = (int)(k % (size_t)n);
         all[k].planned_ms = NAN;
     }
     measure_cells(all, r->trace);
-    if (forecast)
-        plan_cells(all, n, forecast, count);
+    int tasks[GPP__KINDS] = {0};
+    gpp_status status = plan_cells(r, forecast, tasks, err);
+    if (status == GPP_OK)
+        status = compare_steps(r, tasks, err);
     for (size_t k = 0; k < most; k++)
         if (all[k].count) {
             all[k].mean_ms /= all[k].count;
             all[r->cells++] = all[k];
         }
-    free(count);
-    return GPP_OK;
+    return status;
 }
 
 /* --- the report ------------------------------------------------------------------------------- */
@@ -273,6 +357,8 @@ void gpp_trace_report_free(gpp_trace_report *r)
     free(r->step_ms);
     free(r->bound_ms);
     free(r->gap_ms);
+    free(r->period_ms);
+    free(r->of_plan);
     free(r->share);
     free(r->all);
     free(r->cell);
@@ -284,33 +370,51 @@ static bool make_report(gpp_trace_report *r, size_t steps, size_t devices)
     r->step_ms = calloc(steps + 1, sizeof *r->step_ms);
     r->bound_ms = calloc(steps + 1, sizeof *r->bound_ms);
     r->gap_ms = calloc(steps + 1, sizeof *r->gap_ms);
+    r->period_ms = calloc(steps + 1, sizeof *r->period_ms);
+    r->of_plan = calloc(steps + 1, sizeof *r->of_plan);
     r->share = calloc(steps * devices + 1, sizeof *r->share);
     r->all = calloc(devices, sizeof *r->all);
-    return r->step_ms && r->bound_ms && r->gap_ms && r->share && r->all;
+    return r->step_ms && r->bound_ms && r->gap_ms && r->period_ms && r->of_plan && r->share &&
+           r->all;
 }
 
-static gpp_status sum_up(summer *s, gpp_error *err)
+/* Two rooms, parted; behind what is for steps and tasks each has one for every device. */
+static bool make_room(summer *s, size_t tasks, size_t steps, size_t shares, size_t devices)
 {
-    const gpp_trace *t = s->trace;
-    size_t tasks = (size_t)t->tasks + 1, steps = (size_t)t->steps,
-           shares = steps * (size_t)t->devices + 1;
-    s->before = calloc(tasks + shares + (size_t)t->devices, sizeof *s->before);
-    s->ms = calloc(2 * tasks + 3 * shares + 2 * steps + (size_t)t->devices, sizeof *s->ms);
-    if (!s->before || !s->ms || !make_report(s->report, steps, (size_t)t->devices))
-        return gpp__fail(err, GPP_ENOMEM, "a report on %d tasks", t->tasks);
+    s->before = calloc(tasks + shares + devices, sizeof *s->before);
+    s->ms = calloc(2 * tasks + 6 * shares + 3 * steps + devices, sizeof *s->ms);
+    if (!s->before || !s->ms)
+        return false;
     s->last = s->before + tasks;
     s->stop = s->ms + tasks;
     s->until = s->stop + tasks;
     s->waits[0] = s->until + shares;
     s->waits[1] = s->waits[0] + shares;
-    s->start = s->waits[1] + shares;
+    s->busy_until = s->waits[1] + shares;
+    s->own[0] = s->busy_until + shares;
+    s->own[1] = s->own[0] + shares;
+    s->start = s->own[1] + shares;
     s->end = s->start + steps;
+    s->over = s->end + steps;
+    return true;
+}
+
+static gpp_status sum_up(summer *s, gpp_error *err)
+{
+    const gpp_trace *t = s->trace;
+    size_t tasks = (size_t)t->tasks + 1, steps = (size_t)t->steps, devices = (size_t)t->devices,
+           shares = steps * devices + 1;
+    if (!make_room(s, tasks, steps, shares, devices) || !make_report(s->report, steps, devices))
+        return gpp__fail(err, GPP_ENOMEM, "a report on %d tasks", t->tasks);
     gpp_status status = gpp__trace_links(t, s->before, err);
     if (status != GPP_OK)
         return status;
-    run_both(s);
     time_steps(s);
-    walk(s, s->last + shares, s->end + steps);
+    find_busy(s, s->over + steps);
+    run_both(s);
+    walk(s, s->last + shares, s->over + steps);
+    for (int d = 0; d < t->devices; d++)
+        fill_empty(s, d);
     split_waits(s);
     return GPP_OK;
 }
@@ -343,7 +447,6 @@ gpp_status gpp_trace_report_new(gpp_trace_report **report, const gpp_trace *trac
     if (!s.report)
         return gpp__fail(err, GPP_ENOMEM, "a report");
     s.report->trace = trace;
-    s.report->planned_ms = forecast ? forecast->step_ms : NAN;
     status = sum_up(&s, err);
     if (status == GPP_OK)
         status = find_cells(s.report, forecast, err);

@@ -33,23 +33,40 @@ static int micro_batches(const gpp_trace *t)
     return most;
 }
 
+static double part_of_plan(const gpp_trace_cell *c)
+{
+    return c->planned_ms > 0 ? c->mean_ms / c->planned_ms : NAN;
+}
+
+static void text_part(double part, int width, FILE *out)
+{
+    gpp__number text;
+    fprintf(out, "%*s", width, isnan(part) ? "" : gpp__percent_text(part, 1, text));
+}
+
 static void text_steps(const gpp_trace_report *r, FILE *out)
 {
     const gpp_trace *t = r->trace;
-    gpp__number length, bound, part, planned;
+    bool planned = !isnan(r->planned_ms);
+    gpp__number length, bound, part, period;
     char gap[48];
-    fputs("\nstep      length       bound  of length   gap before   micro-batches\n", out);
+    fprintf(out,
+            "\nstep      length       bound of length  gap before      period micro-batches%s\n",
+            planned ? " of plan" : "");
     for (int s = 0; s < t->steps; s++) {
-        fprintf(out, "%4d  %10s  %10s  %9s  %11s  %14d", s, gpp__ms_text(r->step_ms[s], length),
+        fprintf(out, "%4d  %10s  %10s %9s  %10s  %10s %13d", s, gpp__ms_text(r->step_ms[s], length),
                 gpp__ms_text(r->bound_ms[s], bound),
                 gpp__percent_text(r->bound_ms[s], r->step_ms[s], part),
-                s ? signed_ms(r->gap_ms[s], gap) : "", t->step[s].micro_batches);
+                s ? signed_ms(r->gap_ms[s], gap) : "", gpp__ms_text(r->period_ms[s], period),
+                t->step[s].micro_batches);
+        if (planned)
+            text_part(r->of_plan[s], 8, out);
         if (t->step[s].status != GPP_OK)
-            fprintf(out, "  failed: %s", gpp_status_name(t->step[s].status));
+            fprintf(out, "  %s", gpp_status_name(t->step[s].status));
         fputc('\n', out);
     }
-    if (!isnan(r->planned_ms))
-        fprintf(out, "plan  %10s\n", gpp__ms_text(r->planned_ms, planned));
+    if (planned)
+        fprintf(out, "plan  %10s\n", gpp__ms_text(r->planned_ms, length));
 }
 
 static void text_devices(const gpp_trace_report *r, FILE *out)
@@ -79,16 +96,17 @@ static void text_cells(const gpp_trace_report *r, FILE *out)
 {
     bool planned = !isnan(r->planned_ms);
     fprintf(out, "\nkind       partition  tasks        mean       least        most%s\n",
-            planned ? "     planned  measured" : "");
+            planned ? "     planned  of plan" : "");
     for (int k = 0; k < r->cells; k++) {
         const gpp_trace_cell *c = &r->cell[k];
-        gpp__number mean, least, most, plan, part;
+        gpp__number mean, least, most, plan;
         fprintf(out, "%-9s  %9d  %5d  %10s  %10s  %10s", gpp__kind_word(c->kind), c->partition,
                 c->count, gpp__ms_text(c->mean_ms, mean), gpp__ms_text(c->least_ms, least),
                 gpp__ms_text(c->most_ms, most));
-        if (planned && !isnan(c->planned_ms))
-            fprintf(out, "  %10s  %8s", gpp__ms_text(c->planned_ms, plan),
-                    gpp__percent_text(c->mean_ms, c->planned_ms, part));
+        if (planned && !isnan(c->planned_ms)) {
+            fprintf(out, "  %10s", gpp__ms_text(c->planned_ms, plan));
+            text_part(part_of_plan(c), 9, out);
+        }
         fputc('\n', out);
     }
 }
@@ -199,6 +217,8 @@ static void json_steps(json *j, const gpp_trace_report *r)
         real(j, "step_ms", r->step_ms[s]);
         real(j, "bound_ms", r->bound_ms[s]);
         real(j, "gap_ms", r->gap_ms[s]);
+        real(j, "period_ms", r->period_ms[s]);
+        real(j, "of_plan", r->of_plan[s]);
         whole(j, "micro_batches", r->trace->step[s].micro_batches);
         string(j, "status", gpp_status_name(r->trace->step[s].status));
         open(j, "devices", '[');
@@ -242,6 +262,7 @@ static void json_cells(json *j, const gpp_trace_report *r)
         real(j, "least_ms", c->least_ms);
         real(j, "most_ms", c->most_ms);
         real(j, "planned_ms", c->planned_ms);
+        real(j, "of_plan", part_of_plan(c));
         close(j, '}');
     }
     close(j, ']');

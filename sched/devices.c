@@ -1,5 +1,5 @@
 /*
- * sched/devices.c: which cores a partition runs on.
+ * sched/devices.c: which cores, or which GPU, a partition runs on.
  *
  * Cores are hwloc's, by logical index, as far as this process may use them: allowed by the system
  * and, on the machine it runs on, by its own binding (taskset, a batch system). A topology without
@@ -9,7 +9,8 @@
  * (packages, NUMA groups, shared caches), an object with w of W cores gets, of the k devices its
  * parent has, those whose rounded-up share ends inside it, as hwloc_distrib does; but cores are
  * counted, not hardware threads, so a core is never split and no device is without one. Partition j
- * of n goes to device j · d / n: neighbours share.
+ * of n goes to device j · d / n: neighbours share. So it is with GPUs, of which d = min(partitions,
+ * GPUs) are used: the chain of gpus.h.
  */
 #include "sched/devices.h"
 
@@ -112,7 +113,7 @@ static void device_release(gpp__device *device)
 /* The device of the cores in m->wanted, all usable, at least one. */
 static gpp_status device_init(gpp__device *device, const machine *m, gpp_error *err)
 {
-    *device = (gpp__device){.name = "cpu:"};
+    *device = (gpp__device){.name = "cpu:", .kind = GPP__DEVICE_CPU, .ordinal = -1};
     for (int core = 0; core < m->cores; core++)
         device->cores += m->wanted[core];
     device->core = calloc((size_t)device->cores, sizeof *device->core);
@@ -178,11 +179,36 @@ static void distribute(machine *m, hwloc_obj_t obj, int first, int count)
     }
 }
 
-static gpp_status automatic(machine *m, int partitions, int most, gpp__device *devices,
-                            int *device_count, int device_of[], gpp_error *err)
+static gpp__device gpu_device(int ordinal)
 {
+    gpp__device device = {.kind = GPP__DEVICE_CUDA, .ordinal = ordinal};
+    snprintf(device.name, sizeof device.name, "cuda:%d", ordinal);
+    return device;
+}
+
+static gpp_status automatic_gpus(const gpp__gpus *gpus, int partitions, gpp__device *devices,
+                                 int *device_count, int device_of[], gpp_error *err)
+{
+    int count = gpus->count < partitions ? gpus->count : partitions, ordinal[GPP__MAX_GPUS];
+    gpp_status status = gpp__gpus_chain(gpus, count, ordinal, err);
+    if (status != GPP_OK)
+        return status;
+    for (int d = 0; d < count; d++)
+        devices[d] = gpu_device(ordinal[d]);
+    *device_count = count;
+    for (int j = 0; j < partitions; j++)
+        device_of[j] = (int)((int64_t)j * count / partitions);
+    return GPP_OK;
+}
+
+static gpp_status automatic(machine *m, const gpp__offer *offer, int partitions,
+                            gpp__device *devices, int *device_count, int device_of[],
+                            gpp_error *err)
+{
+    if (offer->gpus && offer->gpus->count > 0)
+        return automatic_gpus(offer->gpus, partitions, devices, device_count, device_of, err);
     hwloc_obj_t root = hwloc_get_root_obj(m->topology);
-    int count = usable_cores(m, root->cpuset);
+    int count = usable_cores(m, root->cpuset), most = offer->workers;
     count = count < most ? count : most;
     count = count < partitions ? count : partitions;
     distribute(m, root, 0, count);
@@ -204,19 +230,30 @@ static gpp_status automatic(machine *m, int partitions, int most, gpp__device *d
 static gpp_status malformed(const char *spec, gpp_error *err)
 {
     return gpp__fail(err, GPP_EINVAL,
-                     "device \"%.64s\": expected \"cpu\", \"cpu:K\" or \"cpu:A-B,C\"", spec);
+                     "device \"%.64s\": expected \"cpu\", \"cpu:K\", \"cpu:A-B,C\" or \"cuda:K\"",
+                     spec);
 }
 
-/* A core number at *at; moves on. -1: there is none. Too large a one becomes INT_MAX. */
-static int read_core(const char **at)
+/* A number at *at; moves on. -1: there is none. Too large a one becomes INT_MAX. */
+static int read_number(const char **at)
 {
     if (!isdigit((unsigned char)**at))
         return -1;
     char *end;
     errno = 0;
-    unsigned long core = strtoul(*at, &end, 10);
+    unsigned long number = strtoul(*at, &end, 10);
     *at = end;
-    return errno || core > INT_MAX ? INT_MAX : (int)core;
+    return errno || number > INT_MAX ? INT_MAX : (int)number;
+}
+
+/* The number of "cuda:K"; -1: it is something else. */
+static int read_gpu(const char *spec)
+{
+    if (!spec || strncmp(spec, "cuda:", 5) != 0)
+        return -1;
+    const char *at = spec + 5;
+    int ordinal = read_number(&at);
+    return *at ? -1 : ordinal;
 }
 
 static gpp_status want_core(machine *m, const char *spec, int core, gpp_error *err)
@@ -250,10 +287,10 @@ static gpp_status read_spec(machine *m, const char *spec, gpp_error *err)
     const char *at = spec + 3;
     do {
         at++;
-        int a = read_core(&at), b = a;
+        int a = read_number(&at), b = a;
         if (a >= 0 && *at == '-') {
             at++;
-            b = read_core(&at);
+            b = read_number(&at);
         }
         if (a < 0 || b < a)
             return malformed(spec, err);
@@ -271,7 +308,7 @@ static gpp_status read_spec(machine *m, const char *spec, gpp_error *err)
 /* How many of the device's cores are in m->wanted, and whether that is all of both. */
 static int overlap(const machine *m, const gpp__device *device, bool *same)
 {
-    int common = 0, wanted = 0;
+    int common = 0, wanted = 0; /* a GPU has no cores */
     for (int k = 0; k < device->cores; k++)
         common += m->wanted[device->core[k]];
     for (int core = 0; core < m->cores; core++)
@@ -284,7 +321,9 @@ static int overlap(const machine *m, const gpp__device *device, bool *same)
 static gpp_status find_or_add(machine *m, const char *spec, int most, gpp__device *devices,
                               int *device_count, int *device, gpp_error *err)
 {
+    int workers = 0;
     for (int d = 0; d < *device_count; d++) {
+        workers += devices[d].kind == GPP__DEVICE_CPU;
         bool same;
         int common = overlap(m, &devices[d], &same);
         if (same) {
@@ -295,7 +334,7 @@ static gpp_status find_or_add(machine *m, const char *spec, int most, gpp__devic
             return gpp__fail(err, GPP_EINVAL, "device \"%.64s\" overlaps device \"%s\"", spec,
                              devices[d].name);
     }
-    if (*device_count == most)
+    if (workers == most)
         return gpp__fail(err, GPP_ENODEV,
                          "device \"%.64s\" is one too many: there are workers for %d", spec, most);
     gpp_status status = device_init(&devices[*device_count], m, err);
@@ -304,8 +343,24 @@ static gpp_status find_or_add(machine *m, const char *spec, int most, gpp__devic
     return status;
 }
 
-static gpp_status by_spec(machine *m, const char *const specs[], int count, int partitions,
-                          int most, gpp__device *devices, int *device_count, int device_of[],
+static gpp_status find_or_add_gpu(const gpp__gpus *gpus, const char *spec, gpp__device *devices,
+                                  int *device_count, int *device, gpp_error *err)
+{
+    static const gpp__gpus none = {.status = GPP_EUNSUPPORTED,
+                                   .why = "only cores can be used here"};
+    int ordinal = read_gpu(spec);
+    gpp_status status = gpp__gpus_check(gpus ? gpus : &none, spec, ordinal, err);
+    if (status != GPP_OK)
+        return status;
+    for (*device = 0; *device < *device_count; ++*device)
+        if (devices[*device].ordinal == ordinal)
+            return GPP_OK;
+    devices[(*device_count)++] = gpu_device(ordinal);
+    return GPP_OK;
+}
+
+static gpp_status by_spec(machine *m, const gpp__offer *offer, const char *const specs[], int count,
+                          int partitions, gpp__device *devices, int *device_count, int device_of[],
                           gpp_error *err)
 {
     if (count < partitions)
@@ -314,33 +369,59 @@ static gpp_status by_spec(machine *m, const char *const specs[], int count, int 
                          "partitions: %d)",
                          count, partitions);
     for (int j = 0; j < partitions; j++) {
-        gpp_status status = read_spec(m, specs[j], err);
-        if (status == GPP_OK)
-            status = find_or_add(m, specs[j], most, devices, device_count, &device_of[j], err);
+        bool gpu = read_gpu(specs[j]) >= 0;
+        gpp_status status =
+            gpu ? find_or_add_gpu(offer->gpus, specs[j], devices, device_count, &device_of[j], err)
+                : read_spec(m, specs[j], err);
+        if (status == GPP_OK && !gpu)
+            status =
+                find_or_add(m, specs[j], offer->workers, devices, device_count, &device_of[j], err);
         if (status != GPP_OK)
             return status;
     }
     return GPP_OK;
 }
 
-gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[], int count,
-                            int partitions, int most, gpp__device **devices, int *device_count,
-                            int device_of[], gpp_error *err)
+bool gpp__devices_may_be_gpus(const char *const specs[], int count, int partitions)
+{
+    for (int j = 0; specs && j < count && j < partitions; j++)
+        if (read_gpu(specs[j]) >= 0)
+            return true;
+    return !specs;
+}
+
+int gpp__devices_gpus(const gpp__gpus *gpus, const char *const specs[], int count, int partitions,
+                      int ordinal[])
+{
+    int found = 0;
+    for (int k = 0; k < gpus->count; k++) {
+        bool named = !specs;
+        for (int j = 0; specs && j < count && j < partitions; j++)
+            named |= read_gpu(specs[j]) == gpus->ordinal[k];
+        if (named)
+            ordinal[found++] = gpus->ordinal[k];
+    }
+    return found;
+}
+
+gpp_status gpp__devices_choose(const gpp__offer *offer, const char *const specs[], int count,
+                               int partitions, gpp__device **devices, int *device_count,
+                               int device_of[], gpp_error *err)
 {
     machine m = {0};
     *devices = NULL;
     *device_count = 0;
-    if (partitions < 1 || most < 1)
+    if (partitions < 1 || offer->workers < 1)
         return gpp__fail(err, GPP_EINVAL, "partitions and workers must be >= 1, got %d and %d",
-                         partitions, most);
+                         partitions, offer->workers);
     gpp__device *list = calloc((size_t)partitions, sizeof *list);
     if (!list)
         return gpp__fail(err, GPP_ENOMEM, "list of %d devices", partitions);
-    gpp_status status = machine_init(&m, topology, err);
+    gpp_status status = machine_init(&m, offer->topology, err);
     if (status == GPP_OK && specs)
-        status = by_spec(&m, specs, count, partitions, most, list, device_count, device_of, err);
+        status = by_spec(&m, offer, specs, count, partitions, list, device_count, device_of, err);
     else if (status == GPP_OK)
-        status = automatic(&m, partitions, most, list, device_count, device_of, err);
+        status = automatic(&m, offer, partitions, list, device_count, device_of, err);
     machine_release(&m);
     if (status == GPP_OK) {
         *devices = list;
@@ -349,4 +430,13 @@ gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[]
     gpp__devices_free(list, *device_count);
     *device_count = 0;
     return status;
+}
+
+gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[], int count,
+                            int partitions, int most, gpp__device **devices, int *device_count,
+                            int device_of[], gpp_error *err)
+{
+    gpp__offer offer = {.topology = topology, .workers = most};
+    return gpp__devices_choose(&offer, specs, count, partitions, devices, device_count, device_of,
+                               err);
 }

@@ -1,10 +1,12 @@
 /*
- * sched/devices.h: which cores a partition runs on.
+ * sched/devices.h: which cores, or which GPU, a partition runs on.
  *
- * A CPU device is a set of cores. Without a wish, the cores this process may use are split into one
- * set for each partition, along NUMA nodes and shared caches (as hwloc_distrib does), and when
- * there are fewer cores (or workers) than partitions, neighbouring partitions share a device. Pure
- * but for hwloc, so that large machines are tested with synthetic topologies.
+ * A CPU device is a set of cores, a CUDA device one GPU. Without a wish, partitions go to the GPUs,
+ * in an order in which neighbours are near each other (gpus.h). Where there are none, the cores
+ * this process may use are split into one set for each partition, along NUMA nodes and shared
+ * caches (as hwloc_distrib does). When there are fewer devices than partitions, neighbouring
+ * partitions share one. Pure but for hwloc, so that large machines are tested with synthetic
+ * topologies.
  */
 #ifndef GPP_SCHED_DEVICES_H
 #define GPP_SCHED_DEVICES_H
@@ -13,23 +15,53 @@
 
 #include <private/status.h>
 
+#include "sched/gpus.h"
+
+typedef enum gpp__device_kind { GPP__DEVICE_CPU, GPP__DEVICE_CUDA } gpp__device_kind;
+
 typedef struct gpp__device {
-    char name[64]; /* "cpu:0", "cpu:2-5,8" */
-    int cores;
+    char name[64]; /* "cpu:0", "cpu:2-5,8", "cuda:1" */
+    gpp__device_kind kind;
+    int ordinal; /* of a GPU, as CUDA counts; -1: cores */
+
+    int cores;              /* >= 1; of a GPU 0 */
     int *core;              /* [cores] logical core numbers, ascending */
     hwloc_bitmap_t *cpuset; /* [cores] of each core, all its hardware threads */
 } gpp__device;
 
+/** What partitions can be put on. */
+typedef struct gpp__offer {
+    hwloc_topology_t topology;
+    int workers;           /* most distinct sets of cores there may be, >= 1 */
+    const gpp__gpus *gpus; /* NULL: cores only */
+} gpp__offer;
+
 /**
- * @param specs       [count] "cpu", "cpu:K", "cpu:A-B,C"; NULL: automatic
+ * @param specs       [count] "cpu", "cpu:K", "cpu:A-B,C", "cuda:K"; NULL: automatic
  * @param partitions  >= 1
- * @param most        most distinct devices there may be (workers), >= 1
  * @param devices     out: [*device_count], free with gpp__devices_free; NULL on failure
  * @param device_of   [partitions] out: ascending and without gaps when automatic; else by order of
  * first mention
  * @return GPP_OK, GPP_EINVAL (malformed, a core twice, two different devices overlap), GPP_ENODEV
- * (no such core, fewer specs than partitions, more distinct devices than `most`), GPP_ENOMEM
+ * (no such core or GPU, fewer specs than partitions, more distinct sets of cores than workers),
+ * GPP_EUNSUPPORTED (a GPU where none can be used: offer->gpus says why), GPP_ENOMEM
  */
+gpp_status gpp__devices_choose(const gpp__offer *offer, const char *const specs[], int count,
+                               int partitions, gpp__device **devices, int *device_count,
+                               int device_of[], gpp_error *err);
+
+/**
+ * Which GPUs the runtime is to be started with for a pipe: those of its list; without one all, so
+ * that later pipes find them, too. Of a specification that is wrong it takes no notice.
+ * @param ordinal  [GPP__MAX_GPUS] out: each once, ascending
+ * @return how many
+ */
+int gpp__devices_gpus(const gpp__gpus *gpus, const char *const specs[], int count, int partitions,
+                      int ordinal[]);
+/** True when the list, or its absence, may ask for a GPU. */
+bool gpp__devices_may_be_gpus(const char *const specs[], int count, int partitions);
+
+/** Of cores only. @param most  offer->workers */
 gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[], int count,
                             int partitions, int most, gpp__device **devices, int *device_count,
                             int device_of[], gpp_error *err);

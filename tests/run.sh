@@ -109,6 +109,24 @@ build_without_warnings() {
     ! grep -n 'warning:' "$logs/build.out"
 }
 
+# Every .cu file has been compiled for both architectures; and the library is linked with CUDA only
+# where StarPU has it.
+cuda_kernels() {
+    local cache=build/dev/CMakeCache.txt objects=build/dev/CMakeFiles/gridpipe_cuda_kernels.dir
+    local missing source
+    missing=$(sed -n 's/^gridpipe_cuda_missing:INTERNAL=//p' "$cache")
+    if [[ -n $missing ]]; then
+        echo "$missing"
+        return 77
+    fi
+    grep -q 'sm_80' "$objects/flags.make" && grep -q 'sm_90' "$objects/flags.make" || return 1
+    while IFS= read -r source; do
+        [[ $objects/$source.o -nt $source ]] || { echo "not compiled: $source" && return 1; }
+    done < <(find graph codelets sched balance -name '*.cu')
+    grep -q '^gridpipe_starpu_has_cuda:INTERNAL=1' "$cache" ||
+        ! readelf -d build/dev/libgridpipe.so | grep -E 'NEEDED.*(cudart|cublas|cudnn)'
+}
+
 # Not in build/release, whose choices are the user's.
 build_release() {
     cmake --preset release -B build/test-release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_WERROR=ON &&
@@ -138,18 +156,27 @@ headers_alone() {
 
 # Reads a TAP file: counts its tests, shows failures, and says why something was skipped.
 count_tap() {
-    local tap=$1 name=$2 line ran=0 bad=0 left=0 planned
+    local tap=$1 name=$2 line ran=0 bad=0 left=0 planned reason
+    local -A test_of=() times=()
     while IFS= read -r line; do
         case $line in
         "not ok "*) bad=$((bad + 1)) ;;
         "ok "*"# SKIP"*)
             left=$((left + 1))
-            line=${line#ok - }
-            echo "skip  ${line%%  # SKIP*}: ${line#*# SKIP }"
+            line=${line#ok - } reason=${line#*# SKIP }
+            test_of[$reason]=${line%%  # SKIP*}
+            times[$reason]=$((${times[$reason]-0} + 1))
             ;;
         "ok "*) ran=$((ran + 1)) ;;
         esac
     done <"$tap"
+    for reason in "${!times[@]}"; do
+        if ((times[$reason] == 1)); then
+            echo "skip  ${test_of[$reason]}: $reason"
+        else
+            echo "skip  $name, ${times[$reason]} tests: $reason"
+        fi
+    done
     planned=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$tap")
     if ((ran + bad + left != ${planned:-0} || ${planned:-0} == 0)); then
         echo "FAIL  $name: $((ran + bad + left)) of ${planned:-0} tests reported"
@@ -390,6 +417,7 @@ symbols() {
 step "packages" install_packages || finish
 step "build dev" build_without_warnings dev || finish
 step "headers alone" headers_alone
+step "CUDA kernels" cuda_kernels
 step "documented operator" documented_operator
 criterion_tests
 step "readme example" build/dev/examples/readme

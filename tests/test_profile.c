@@ -257,7 +257,7 @@ static void compile(partition *p, const gpp_model *model, int from, int to, int6
     uint8_t *flow = calloc((size_t)n->values, 1);
     int begin = n->first[from];
     gpp__network_flow(n, false, flow);
-    cr_assert_eq(gpp__stage_init(&p->stage, n, begin, n->first[to] - begin, NULL, rows, &err),
+    cr_assert_eq(gpp__stage_init(&p->stage, n, begin, n->first[to] - begin, NULL, rows, NULL, &err),
                  GPP_OK, "%s", err.msg);
     cr_assert_eq(
         gpp__program_new(&p->program, &p->stage, (int64_t[GPP__BATCHES]){rows}, 1, flow, &err),

@@ -27,7 +27,7 @@ static void compile(rig *r, int64_t rows, bool grad_input)
     const gpp__network *n = &r->model->network;
     uint8_t *flow = malloc((size_t)n->values);
     gpp__network_flow(n, grad_input, flow);
-    cr_assert_eq(gpp__stage_init(&r->stage, n, 0, n->nodes, NULL, rows, &err), GPP_OK, "%s",
+    cr_assert_eq(gpp__stage_init(&r->stage, n, 0, n->nodes, NULL, rows, NULL, &err), GPP_OK, "%s",
                  err.msg);
     cr_assert_eq(
         gpp__program_new(&r->program, &r->stage, (int64_t[GPP__BATCHES]){rows}, 1, flow, &err),

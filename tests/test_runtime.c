@@ -38,6 +38,62 @@ Test(runtime, starts_and_stops_with_the_pipes)
     test_trace_free(&first);
 }
 
+/* Starting StarPU takes some variables away and sets others. */
+Test(runtime, leaves_the_environment_as_it_was)
+{
+    static const struct {
+        const char *name, *value;
+    } variables[] = {
+        {"STARPU_SCHED", "eager"},
+        {"STARPU_WORKERS_CUDAID", "0"},
+        {"STARPU_SILENT", NULL},
+        {"HWLOC_COMPONENTS", NULL},
+        {"STARPU_MINIMUM_CLEAN_BUFFERS", "7"},
+        {"STARPU_TARGET_CLEAN_BUFFERS", NULL},
+    };
+    for (size_t k = 0; k < sizeof variables / sizeof *variables; k++)
+        if (variables[k].value)
+            setenv(variables[k].name, variables[k].value, 1);
+        else
+            unsetenv(variables[k].name);
+    test_trace t = train_once(2);
+    for (size_t k = 0; k < sizeof variables / sizeof *variables; k++) {
+        const char *now = getenv(variables[k].name);
+        cr_expect(variables[k].value ? now && !strcmp(now, variables[k].value) : !now, "%s is %s",
+                  variables[k].name, now ? now : "not set");
+    }
+    test_trace_free(&t);
+}
+
+/* Three reasons: a build without CUDA, a StarPU without, a machine that has fewer. Which one holds
+ * here is the build's business; that it is said is tested. */
+Test(runtime, a_gpu_that_cannot_be_had_is_refused_with_the_reason)
+{
+    static const char *const wish[] = {"cuda:999"};
+    for (int draft = 0; draft < 2; draft++) {
+        gpp_error err = GPP_ERROR_INIT;
+        gpp__runtime runtime;
+        gpp__wish w = {wish, 1, 1};
+        cr_assert_eq(draft ? gpp__runtime_draft_for(&runtime, &w, &err)
+                           : gpp__runtime_acquire_for(&runtime, &w, &err),
+                     GPP_OK, "%s", err.msg);
+        gpp__offer offer = gpp__runtime_offer(&runtime);
+        gpp__device *device;
+        int devices, device_of[1];
+        gpp_status status =
+            gpp__devices_choose(&offer, wish, 1, 1, &device, &devices, device_of, &err);
+        cr_expect_eq(status, runtime.gpus.status);
+        bool build =
+            strstr(err.msg, "gridpipe was built without CUDA") || strstr(err.msg, "has no CUDA");
+        bool machine =
+            strstr(err.msg, "no GPU 999 (there ") || strstr(err.msg, "CUDA finds no GPU");
+        cr_expect_eq(build, status == GPP_EUNSUPPORTED, "%d: %s", status, err.msg);
+        cr_expect_eq(machine, status == GPP_ENODEV, "%d: %s", status, err.msg);
+        gpp__runtime_release(&runtime);
+    }
+    cr_expect_not(starpu_is_initialized());
+}
+
 static void add_one(void *buffers[], void *arg)
 {
     (void)buffers;
@@ -135,6 +191,31 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     test_trace_free(&one);
     test_trace_free(&t);
     gpp_pipe_free(pipe);
+}
+
+/* The host reads losses, gradients and parameters where it is. */
+Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
+{
+    setenv("HWLOC_SYNTHETIC", "numa:2(memory=4GB) core:1 pu:1", 1);
+    setenv("STARPU_USE_NUMA", "1", 1);
+    gpp__runtime runtime;
+    gpp_error err = GPP_ERROR_INIT;
+    cr_assert_eq(gpp__runtime_acquire(&runtime, &err), GPP_OK, "%s", err.msg);
+    gpp__meter meter = {0};
+    gpp__block_data b = {.bytes = 1000};
+    b.charge[0].node = 1;
+    b.charge[0].meter = &meter;
+    cr_assert_eq(gpp__block_register(&b, "a block", &err), GPP_OK, "%s", err.msg);
+    starpu_data_acquire_on_node(b.handle, 1, STARPU_W);
+    starpu_data_release_on_node(b.handle, 1);
+    cr_expect_eq(atomic_load(&meter.now), 1000);
+    starpu_data_acquire_on_node(b.handle, 0, STARPU_R);
+    starpu_data_release_on_node(b.handle, 0);
+    cr_expect_eq(atomic_load(&b.copies), 1);
+    cr_expect_eq(atomic_load(&meter.peak), 1000);
+    gpp__block_unregister(&b);
+    cr_expect_eq(atomic_load(&meter.now), 0);
+    gpp__runtime_release(&runtime);
 }
 
 /* Copies of the buffers of route `r`, and whether the other memory node has any of them. */
@@ -247,8 +328,9 @@ static gpp_status wait_backward(const gpp__kernel *k, const gpp__run *run, const
     memcpy(io->grad_in[0], io->grad_out[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));
     return GPP_OK;
 }
-static const gpp_op wait_op = {
-    .name = "wait", .infer = gpp__infer_same, .forward = wait_forward, .backward = wait_backward};
+static const gpp_op wait_op = {.name = "wait",
+                               .infer = gpp__infer_same,
+                               .cpu = {.forward = wait_forward, .backward = wait_backward}};
 
 Test(runtime, what_comes_next_is_fetched_while_a_device_works)
 {
@@ -333,8 +415,9 @@ static gpp_status look_backward(const gpp__kernel *k, const gpp__run *run, const
     (void)k, (void)run, (void)io;
     return GPP_OK;
 }
-static const gpp_op look_op = {
-    .name = "look", .infer = gpp__infer_same, .forward = look_forward, .backward = look_backward};
+static const gpp_op look_op = {.name = "look",
+                               .infer = gpp__infer_same,
+                               .cpu = {.forward = look_forward, .backward = look_backward}};
 
 Test(runtime, kernels_run_on_the_cores_of_their_device)
 {

@@ -1392,6 +1392,92 @@ Test(tools, traces_have_as_many_steps_as_were_asked_for)
     release(&o);
 }
 
+/* Times are made up, so the plan's are known. */
+Test(tools, a_trace_sets_what_profiles_predict_beside_what_was_measured)
+{
+    static const char traced[] = "--profile p25 --profile p10 --loss cross_entropy --optimizer "
+                                 "adam --balance 3,4 --chunks 2 --devices 'cpu:0;cpu:0'";
+    write_data("data");
+    write_profiles();
+    expect(0, "train --model '%s' --input data --batch 50 --quiet --epochs 2 --trace t.csv %s",
+           model, traced);
+    outcome o = gridpipe("trace t.csv");
+    cr_expect(strstr(o.out, "\nplan ") && count_of(o.out, "of plan") == 2, "%s", o.out);
+    expect_columns(o.out, "trace");
+    release(&o);
+    json_t *trace = json_from(0, "trace t.csv --json");
+    json_t *plan = json_from(0,
+                             "plan --model '%s' --input %d --batch 50 --json %s --pipe "
+                             "'balance=3,4 chunks=2 devices=cpu:0;cpu:0'",
+                             model, FEATURES,
+                             "--profile p25 --profile p10 --loss cross_entropy "
+                             "--optimizer adam");
+    double step_ms = number_of(json_object_get(plan, "forecast"), "step_ms");
+    /* A trace keeps nanoseconds. */
+    cr_expect_float_eq(number_of(trace, "planned_ms"), step_ms, 1e-6);
+    size_t k;
+    json_t *item;
+    json_array_foreach(json_object_get(trace, "steps"), k, item)
+    {
+        double ms = number_of(item, "step_ms");
+        cr_expect_float_eq(number_of(item, "of_plan") * step_ms, ms, 1e-5 * ms + 1e-5);
+    }
+    json_array_foreach(json_object_get(trace, "cells"), k, item)
+    {
+        double ms = number_of(item, "mean_ms"), planned_ms = number_of(item, "planned_ms");
+        cr_expect_float_eq(number_of(item, "of_plan") * planned_ms, ms, 1e-5 * ms + 1e-5);
+    }
+    json_decref(plan);
+    json_decref(trace);
+}
+
+Test(tools, a_run_is_compared_with_its_plan_as_well)
+{
+    write_traced_data();
+    expect(0,
+           "profile --model 'linear out=6 @a; relu; linear out=3' --input 5 --rows 2 --timeout 0 "
+           "--device cpu:0 --save of.profile");
+    expect(0, "%s --devices 'cpu:0;cpu:0' --trace t.csv --profile .", traced_run);
+    json_t *trace = json_from(0, "trace t.csv --json");
+    json_t *steps = json_object_get(trace, "steps");
+    cr_assert_eq(json_array_size(steps), 4);
+    /* Gradients and update of the first step are calls of their own. */
+    for (size_t s = 0; s < 4; s++)
+        cr_expect_eq(json_is_null(json_object_get(json_array_get(steps, s), "of_plan")), s < 2,
+                     "step %zu", s);
+    json_decref(trace);
+}
+
+Test(tools, profiles_that_predict_nothing_are_refused)
+{
+    static const struct {
+        int status;
+        const char *args, *says;
+    } cases[] = {
+        {2, "--profile of.profile", "--profile needs --trace"},
+        {2, "--profile of.profile --trace t.svg", "--trace is t.svg"},
+        {1, "--profile absent --trace t.csv", "absent"},
+        {1, "--profile x.npy --trace t.csv", "x.npy"},
+        {1, "--profile empty --trace t.csv", "no file in empty"},
+        {2, "--profile of.profile --trace t.csv --devices 'cpu:0'", "another model"},
+        {2, "--profile sizes --trace t.csv", "no times"},
+        {2, "--profile of.profile --trace t.csv --evaluate", "--evaluate makes none"},
+    };
+    char line[128];
+    write_traced_data();
+    snprintf(line, sizeof line, "mkdir '%s/empty'", folder);
+    cr_assert_eq(system(line), 0);
+    expect(0, "profile --model 'linear out=6; relu' --input 5 --timeout 0 --device cpu:0 --save "
+              "of.profile");
+    expect(0, "profile --model relu --input 5 --sizes --save sizes");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        outcome o = gridpipe("run --model relu --input x.npy %s", cases[k].args);
+        cr_expect_eq(o.status, cases[k].status, "%s: %d, %s", cases[k].args, o.status, o.err);
+        cr_expect(strstr(o.err, cases[k].says), "%s: %s", cases[k].args, o.err);
+        release(&o);
+    }
+}
+
 Test(tools, traces_that_cannot_be_are_refused)
 {
     static const struct {

@@ -376,7 +376,7 @@ Test(trace, files_that_contradict_themselves_are_refused_with_their_line)
         const char *why, *from, *to, *says;
     } cases[] = {
         {"no trace", "# gridpipe", "# gridpip", "not a trace"},
-        {"another version", "trace 1", "trace 2", "version 1"},
+        {"another version", "trace 1", "trace 3", "versions 1 and 2"},
         {"no model", "# model", "# mode", "expected \"# model\""},
         {"a negative number of layers", "layers 4", "layers -4", "-4 layers"},
         {"too many partitions", "partitions 2", "partitions 2000000", "partitions"},
@@ -416,11 +416,114 @@ Test(trace, files_that_contradict_themselves_are_refused_with_their_line)
     free(text);
 }
 
-Test(trace, no_file_makes_reading_fail_otherwise_than_with_an_error)
+/* --- what was planned --- */
+
+static gpp_forecast_task planned_task[] = {
+    {'F', 0, 0, 0, 0, 1}, {'F', 1, 0, 0, 1, 4}, {'L', 0, 1, 1, 3, 4}, {'B', 0, 1, 1, 4, 8}};
+enum { PLANNED = sizeof planned_task / sizeof *planned_task };
+
+static gpp_forecast planned_step(void)
+{
+    return (gpp_forecast){.step_ms = 20, .partitions = 2, .tasks = PLANNED, .task = planned_task};
+}
+
+/* The trace made by hand, written and read back, so that it is its own. */
+static gpp_trace *hand_with(const gpp_forecast *forecast)
 {
     gpp_trace hand = by_hand(), *t;
+    gpp_error err = GPP_ERROR_INIT;
     char *text = text_of(&hand, GPP_TRACE_CSV);
+    cr_assert_eq(read_back(text, strlen(text), &t, &err), GPP_OK, "%s", err.msg);
+    free(text);
+    cr_assert_eq(gpp_trace_set_forecast(t, forecast, &err), GPP_OK, "%s", err.msg);
+    return t;
+}
+
+Test(trace, a_file_keeps_what_was_planned)
+{
+    gpp_forecast f = planned_step();
+    gpp_trace *t = hand_with(&f), *again;
+    gpp_error err = GPP_ERROR_INIT;
+    char *text = text_of(t, GPP_TRACE_CSV);
+    cr_expect(strstr(text, "# gridpipe trace 2\n"), "%s", text);
+    cr_expect(strstr(text, "# forecast planned_ms 20.000000\n"), "%s", text);
+    cr_expect(strstr(text, "# planned kind forward partition 0 tasks 2 mean_ms 2.000000\n"), "%s",
+              text);
+    cr_assert_eq(read_back(text, strlen(text), &again, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(again->plans, 3);
+    cr_expect_float_eq(again->planned_ms, 20, 1e-9);
+    cr_expect_eq(again->plan[2].kind, 'B');
+    cr_expect_eq(again->plan[2].partition, 1);
+    cr_expect_eq(again->plan[2].tasks, 1);
+    cr_expect_float_eq(again->plan[2].mean_ms, 4, 1e-9);
+    char *twice = text_of(again, GPP_TRACE_CSV);
+    cr_expect_str_eq(twice, text);
+    free(twice);
+    free(text);
+    /* Taken out again, it is the file that it was before. */
+    cr_expect_eq(gpp_trace_set_forecast(again, NULL, NULL), GPP_OK);
+    gpp_trace hand = by_hand();
+    text = text_of(again, GPP_TRACE_CSV);
+    twice = text_of(&hand, GPP_TRACE_CSV);
+    cr_expect_str_eq(text, twice);
+    cr_expect(strstr(text, "# gridpipe trace 1\n"));
+    free(twice);
+    free(text);
+    gpp_trace_free(again);
+    gpp_trace_free(t);
+}
+
+Test(trace, a_plan_that_contradicts_itself_is_refused)
+{
+    static const struct {
+        const char *why, *from, *to, *says;
+    } cases[] = {
+        {"an unknown kind", "kind forward", "kind froward", "kind"},
+        {"a partition too many", "backward partition 1", "backward partition 2",
+         "partition 2 of 2"},
+        {"no tasks", "tasks 2 mean", "tasks 0 mean", "0 tasks"},
+        {"a time too long", "planned_ms 20", "planned_ms 20000000000", "a plan"},
+        {"a negative time", "mean_ms 2", "mean_ms -2", "mean_ms"},
+        {"twice the same", "backward partition 1", "forward partition 0", "ascending"},
+        {"kinds that descend", "kind forward", "kind update", "cell 1"},
+        {"a field too few", "tasks 2 mean_ms", "mean_ms", "expected \"tasks\""},
+    };
+    gpp_forecast f = planned_step();
+    gpp_trace *t = hand_with(&f), *bad_trace;
+    char *text = text_of(t, GPP_TRACE_CSV);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_error err = GPP_ERROR_INIT;
+        char *bad = changed(text, cases[k].from, cases[k].to);
+        cr_expect_eq(read_back(bad, strlen(bad), &bad_trace, &err), GPP_ESYNTAX, "%s",
+                     cases[k].why);
+        cr_expect(strstr(err.msg, cases[k].says), "%s: %s", cases[k].why, err.msg);
+        free(bad);
+    }
+    free(text);
+    gpp_trace_free(t);
+}
+
+Test(trace, a_forecast_that_does_not_fit_leaves_a_trace_alone)
+{
+    gpp_forecast f = planned_step(), other = planned_step(), endless = planned_step();
+    gpp_trace *t = hand_with(&f);
+    other.partitions = 3;
+    endless.step_ms = INFINITY;
+    cr_expect_eq(gpp_trace_set_forecast(t, &other, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_trace_set_forecast(t, &endless, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_trace_set_forecast(NULL, &f, NULL), GPP_EINVAL);
+    cr_expect_eq(t->plans, 3);
+    cr_expect_float_eq(t->planned_ms, 20, 1e-9);
+    gpp_trace_free(t);
+}
+
+Test(trace, no_file_makes_reading_fail_otherwise_than_with_an_error)
+{
+    gpp_forecast f = planned_step();
+    gpp_trace *hand = hand_with(&f), *t;
+    char *text = text_of(hand, GPP_TRACE_CSV);
     size_t size = strlen(text);
+    gpp_trace_free(hand);
     for (size_t cut = 0; cut < size; cut += 3) {
         gpp_status status = read_back(text, cut, &t, NULL);
         cr_expect(status == GPP_ESYNTAX || status == GPP_OK, "%zu bytes: %s", cut,
@@ -522,6 +625,36 @@ Test(trace, chrome_json_has_an_event_for_each_task_and_arrows_between_devices)
     cr_expect_eq(named, 3);
     json_decref(root);
     free(text);
+}
+
+static double number_in(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+Test(trace, chrome_json_has_planned_times_of_what_was_planned)
+{
+    gpp_forecast f = planned_step();
+    gpp_trace *t = hand_with(&f);
+    char *text = text_of(t, GPP_TRACE_CHROME);
+    json_error_t wrong;
+    json_t *root = json_loads(text, 0, &wrong), *event;
+    cr_assert(root, "line %d: %s", wrong.line, wrong.text);
+    cr_expect_float_eq(number_in(json_object_get(root, "otherData"), "planned_step_ms"), 20, 1e-9);
+    size_t k;
+    int with = 0, without = 0;
+    json_array_foreach(json_object_get(root, "traceEvents"), k, event)
+    {
+        double ms = number_in(json_object_get(event, "args"), "planned_ms");
+        with += ms == 2 || ms == 4;
+        without += isnan(ms) && !strcmp(member(event, "cat"), "forward");
+    }
+    cr_expect_eq(with, 4, "two forwards of partition 0, two backwards of 1");
+    cr_expect_eq(without, 2, "forwards of partition 1");
+    json_decref(root);
+    free(text);
+    gpp_trace_free(t);
 }
 
 /* --- Paje --- */
@@ -726,11 +859,287 @@ Test(trace, overlapping_steps_count_no_time_twice)
     gpp_trace_report_free(r);
 }
 
+/* --- steps that overlap --- */
+
+/* Steps submitted ahead, `ahead` at most before one is waited for. */
+static gpp_trace *submitted(int partitions, int steps, int ahead)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe = pipe_of(partitions, GPP_CHECKPOINT_EXCEPT_LAST);
+    test_batch b = test_batch_new(pipe, ROWS, 7);
+    cr_assert_eq(gpp_pipe_record(pipe, steps, NULL), GPP_OK);
+    for (int s = 0; s < steps || gpp_pipe_submitted(pipe); s++) {
+        if (s < steps)
+            cr_assert_eq(gpp_pipe_submit(pipe, &b.x, &b.target, NULL, &err), GPP_OK, "%s", err.msg);
+        if (s >= ahead - 1)
+            cr_assert_eq(gpp_pipe_wait(pipe, NULL, &err), GPP_OK, "%s", err.msg);
+    }
+    gpp_trace *t = trace_of(pipe);
+    gpp_pipe_free(pipe);
+    test_batch_free(&b);
+    return t;
+}
+
+/* First start and last end of a step's tasks. @return false: it has none */
+static bool ends_of(const gpp_trace *t, int s, double *start, double *end)
+{
+    *start = INFINITY;
+    *end = 0;
+    for (int k = 0; k < t->tasks; k++)
+        if (t->task[k].step == s) {
+            *start = fmin(*start, t->task[k].start_ms);
+            *end = fmax(*end, t->task[k].end_ms);
+        }
+    return *end >= *start;
+}
+
+/* Milliseconds in which a step ran, of steps by ascending start. */
+static double covered_ms(const gpp_trace *t)
+{
+    double ms = 0, until = 0, start, end;
+    for (int s = 0; s < t->steps; s++) {
+        if (!ends_of(t, s, &start, &end))
+            continue;
+        ms += fmax(end - fmax(start, until), 0);
+        until = fmax(until, end);
+    }
+    return ms;
+}
+
+static void expect_sums(const gpp_trace *t, const char *why)
+{
+    gpp_trace_report *r;
+    gpp_error err = GPP_ERROR_INIT;
+    double whole = covered_ms(t);
+    cr_assert_eq(gpp_trace_report_new(&r, t, NULL, &err), GPP_OK, "%s: %s", why, err.msg);
+    for (int d = 0; d < t->devices; d++) /* sums of numbers with nine digits */
+        cr_expect_float_eq(r->all[d].span_ms, whole, 1e-6, "%s: device %d has %g of %g ms", why, d,
+                           r->all[d].span_ms, whole);
+    for (int s = 0; s < t->steps; s++) {
+        cr_expect(r->bound_ms[s] <= r->step_ms[s] + 1e-6, "%s: step %d, bound %g of %g ms", why, s,
+                  r->bound_ms[s], r->step_ms[s]);
+        for (int d = 0; d < t->devices; d++) {
+            const gpp_trace_share *x = &r->share[s * t->devices + d];
+            cr_expect(x->warm_up_ms >= 0 && x->transfer_ms >= 0 && x->runtime_ms >= 0 &&
+                          x->imbalance_ms >= 0 && x->data_ms >= -1e-9 && x->drain_ms >= 0,
+                      "%s: step %d, device %d", why, s, d);
+            cr_expect(x->span_ms <= r->step_ms[s] + whole * 1e-12 || x->tasks,
+                      "%s: step %d, device %d", why, s, d);
+        }
+    }
+    gpp_trace_report_free(r);
+}
+
+Test(trace, periods_of_submitted_steps_add_up_and_so_do_devices)
+{
+    for (int ahead = 1; ahead <= 3; ahead++) {
+        gpp_trace *t = submitted(3, 6, ahead);
+        gpp_trace_report *r;
+        double sum = 0, start, end, first;
+        cr_assert_eq(t->steps, 6);
+        expect_sums(t, "submitted steps");
+        cr_assert_eq(gpp_trace_report_new(&r, t, NULL, NULL), GPP_OK);
+        for (int s = 0; s < t->steps; s++) {
+            sum += r->period_ms[s];
+            cr_expect_float_eq(r->period_ms[s] - r->gap_ms[s], r->step_ms[s], 1e-6);
+        }
+        ends_of(t, 0, &first, &end);
+        ends_of(t, t->steps - 1, &start, &end);
+        cr_expect_float_eq(sum, end - first, 1e-6);
+        gpp_trace_report_free(r);
+        gpp_trace_free(t);
+    }
+}
+
+static int by_start(const void *x, const void *y)
+{
+    const gpp_trace_task *a = x, *b = y;
+    return a->start_ms < b->start_ms ? -1 : a->start_ms > b->start_ms;
+}
+
+enum { MADE_DEVICES = 3, MADE_STEPS = 5, MADE_TASKS = 3 };
+
+static int below(unsigned *state, int limit)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (int)((*state >> 8) % (unsigned)limit);
+}
+
+/* Steps follow one another on every device, in which some have no tasks, and start in their order.
+ * @param step, task  room for the most */
+static gpp_trace made_up(unsigned seed, gpp_trace_step step[], gpp_trace_task task[])
+{
+    static gpp_trace_device device[MADE_DEVICES] = {
+        {(char *)"a", 1, 0, 0, 0}, {(char *)"b", 1, 0, 0, 0}, {(char *)"c", 1, 0, 0, 0}};
+    gpp_trace t = {.layers = 1, .partitions = MADE_DEVICES, .devices = MADE_DEVICES};
+    double free_at[MADE_DEVICES] = {0}, from = 0;
+    for (int s = 0; s < MADE_STEPS; s++) {
+        int first = t.tasks;
+        from += below(&seed, 3) ? 0 : below(&seed, 60);
+        for (int d = 0; d < MADE_DEVICES; d++)
+            for (int k = below(&seed, MADE_TASKS + 1); k > 0; k--) {
+                double start = fmax(free_at[d], from) + below(&seed, 8);
+                free_at[d] = start + below(&seed, 9);
+                task[t.tasks++] = (gpp_trace_task){"FBLUW"[below(&seed, 5)],
+                                                   s,
+                                                   k,
+                                                   d,
+                                                   0,
+                                                   0,
+                                                   d,
+                                                   0,
+                                                   start - below(&seed, 2) * start,
+                                                   start,
+                                                   free_at[d],
+                                                   0,
+                                                   0,
+                                                   (size_t)below(&seed, 2)};
+            }
+        step[s] = (gpp_trace_step){from, from, 1, GPP_OK};
+        for (int k = first; k < t.tasks; k++) {
+            from = k == first ? task[k].start_ms : fmin(from, task[k].start_ms);
+            step[s].end_ms = fmax(step[s].end_ms, task[k].end_ms);
+        }
+    }
+    qsort(task, (size_t)t.tasks, sizeof *task, by_start);
+    t.steps = MADE_STEPS;
+    t.device = device;
+    t.step = step;
+    t.task = task;
+    return t;
+}
+
+Test(trace, of_any_overlapping_steps_every_moment_counts_once_on_every_device)
+{
+    gpp_trace_step step[MADE_STEPS];
+    gpp_trace_task task[MADE_STEPS * MADE_DEVICES * MADE_TASKS];
+    for (unsigned seed = 1; seed <= 3000; seed++) {
+        char why[32];
+        snprintf(why, sizeof why, "seed %u", seed);
+        gpp_trace t = made_up(seed, step, task);
+        expect_sums(&t, why);
+    }
+}
+
+Test(trace, a_device_without_tasks_waits_for_overlapping_steps_once)
+{
+    gpp_trace_task task[] = {{'F', 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0},
+                             {'F', 1, 0, 1, 0, 0, 1, 0, 2, 2, 8, 0, 0, 0}};
+    gpp_trace_device device[3] = {
+        {(char *)"a", 1, 0, 0, 0}, {(char *)"b", 1, 0, 0, 0}, {(char *)"c", 1, 0, 0, 0}};
+    gpp_trace_step steps[] = {{0, 6, 1, GPP_OK}, {1, 8, 1, GPP_OK}};
+    gpp_trace t = {.layers = 1,
+                   .partitions = 2,
+                   .devices = 3,
+                   .steps = 2,
+                   .tasks = 2,
+                   .device = device,
+                   .step = steps,
+                   .task = task};
+    gpp_trace_report *r;
+    cr_assert_eq(gpp_trace_report_new(&r, &t, NULL, NULL), GPP_OK);
+    cr_expect_float_eq(r->share[2].warm_up_ms, 6, 1e-9);
+    cr_expect_float_eq(r->share[3 + 2].warm_up_ms, 2, 1e-9, "its first six are the other step's");
+    cr_expect_float_eq(r->all[2].span_ms, 8, 1e-9);
+    cr_expect_float_eq(r->share[1].warm_up_ms, 2, 1e-9, "until the other step begins");
+    gpp_trace_report_free(r);
+}
+
+Test(trace, a_bound_does_not_have_a_device_before_it_has_ended_the_step_before)
+{
+    /* Device 1 works on step 0 until 8, and so step 1, begun at 2, cannot end before 9. */
+    gpp_trace_task task[] = {
+        {'F', 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0},
+        {'F', 0, 0, 1, 0, 0, 1, 0, 2, 2, 8, 0, 0, 0},
+        {'F', 1, 0, 0, 0, 0, 0, 0, 2, 2, 4, 0, 0, 0},
+        {'F', 1, 0, 1, 0, 0, 1, 0, 4, 9, 10, 0, 0, 0},
+    };
+    gpp_trace_device device[2] = {{(char *)"a", 1, 0, 0, 0}, {(char *)"b", 1, 0, 0, 0}};
+    gpp_trace_step steps[] = {{0, 8, 1, GPP_OK}, {1, 10, 1, GPP_OK}};
+    gpp_trace t = {.layers = 1,
+                   .partitions = 2,
+                   .devices = 2,
+                   .steps = 2,
+                   .tasks = 4,
+                   .device = device,
+                   .step = steps,
+                   .task = task};
+    gpp_trace_report *r;
+    cr_assert_eq(gpp_trace_report_new(&r, &t, NULL, NULL), GPP_OK);
+    cr_expect_float_eq(r->step_ms[1], 8, 1e-9);
+    cr_expect_float_eq(r->bound_ms[1], 7, 1e-9);
+    cr_expect_float_eq(r->period_ms[0], 8, 1e-9);
+    cr_expect_float_eq(r->period_ms[1], 2, 1e-9);
+    cr_expect_float_eq(r->gap_ms[1], -6, 1e-9);
+    gpp_trace_report_free(r);
+    /* Events of a thread must not overlap. */
+    char *text = text_of(&t, GPP_TRACE_CHROME);
+    cr_expect(strstr(text, "\"name\": \"step 0\", \"cat\": \"step\", \"pid\": 0, \"tid\": 2"));
+    cr_expect(strstr(text, "\"name\": \"step 1\", \"cat\": \"step\", \"pid\": 0, \"tid\": 3"));
+    free(text);
+}
+
+/* --- planned and measured --- */
+
+Test(trace, a_trace_that_knows_what_was_planned_is_compared_with_it)
+{
+    gpp_forecast f = planned_step(), other = planned_step();
+    gpp_trace *t = hand_with(&f);
+    gpp_trace_report *r;
+    char *text;
+    other.step_ms = 48;
+    cr_assert_eq(gpp_trace_report_new(&r, t, &other, NULL), GPP_OK);
+    cr_expect_float_eq(r->planned_ms, 48, 1e-9, "a forecast that is given counts");
+    gpp_trace_report_free(r);
+    cr_assert_eq(gpp_trace_report_new(&r, t, NULL, NULL), GPP_OK);
+    cr_expect_float_eq(r->planned_ms, 20, 1e-9);
+    cr_expect(isnan(r->of_plan[0]), "it has other tasks");
+    cr_expect_float_eq(r->cell[0].planned_ms, 2, 1e-9);
+    cr_expect(isnan(r->cell[1].planned_ms));
+    cr_expect_float_eq(r->cell[3].planned_ms, 4, 1e-9);
+    cr_assert_eq(gpp_trace_report_text(r, GPP_TRACE_REPORT_TEXT, &text, NULL), GPP_OK);
+    for (const char *at = text; *at; at += strcspn(at, "\n") + 1)
+        cr_expect(strcspn(at, "\n") <= 100, "%.*s", (int)strcspn(at, "\n"), at);
+    cr_expect(strstr(text, "     planned  of plan\n"), "%s", text);
+    cr_expect(strstr(text, "2.000 ms  100.0 %\n"), "%s", text);
+    gpp_string_free(text);
+    cr_assert_eq(gpp_trace_report_text(r, GPP_TRACE_REPORT_JSON, &text, NULL), GPP_OK);
+    json_t *root = json_loads(text, 0, NULL), *cells = json_object_get(root, "cells");
+    cr_expect_float_eq(number_in(root, "planned_ms"), 20, 1e-9);
+    cr_expect_float_eq(number_in(json_array_get(cells, 0), "of_plan"), 1, 1e-9);
+    cr_expect(json_is_null(json_object_get(json_array_get(cells, 1), "of_plan")));
+    json_t *step_of = json_array_get(json_object_get(root, "steps"), 0);
+    cr_expect(json_is_null(json_object_get(step_of, "of_plan")), "it has other tasks");
+    json_decref(root);
+    gpp_string_free(text);
+    gpp_trace_report_free(r);
+    gpp_trace_free(t);
+}
+
+Test(trace, a_step_with_the_planned_tasks_is_compared_as_a_whole)
+{
+    gpp_forecast_task planned[HAND];
+    for (int k = 0; k < HAND; k++) {
+        const gpp_trace_task *t = &hand_task[k];
+        planned[k] = (gpp_forecast_task){t->kind,   t->micro_batch, t->partition,
+                                         t->device, t->start_ms,    t->end_ms};
+    }
+    gpp_forecast f = {.step_ms = 12, .partitions = 2, .tasks = HAND, .task = planned};
+    gpp_trace *t = hand_with(&f);
+    gpp_trace_report *r;
+    char *text;
+    cr_assert_eq(gpp_trace_report_new(&r, t, NULL, NULL), GPP_OK);
+    cr_assert_eq(gpp_trace_report_text(r, GPP_TRACE_REPORT_TEXT, &text, NULL), GPP_OK);
+    cr_expect(strstr(text, " 200.0 %\nplan    12.00 ms\n"), "%s", text);
+    cr_expect_float_eq(r->of_plan[0], 2, 1e-9);
+    gpp_string_free(text);
+    gpp_trace_report_free(r);
+    gpp_trace_free(t);
+}
+
 Test(trace, planned_times_stand_beside_measured_ones)
 {
-    gpp_forecast_task planned[] = {
-        {'F', 0, 0, 0, 0, 1}, {'F', 1, 0, 0, 1, 4}, {'B', 0, 1, 1, 4, 8}};
-    gpp_forecast f = {.step_ms = 20, .partitions = 2, .tasks = 3, .task = planned};
+    gpp_forecast f = planned_step();
     gpp_trace hand = by_hand();
     gpp_trace_report *r;
     cr_assert_eq(gpp_trace_report_new(&r, &hand, &f, NULL), GPP_OK);

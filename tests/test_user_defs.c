@@ -316,7 +316,7 @@ Test(user_defs, without_a_backward_no_gradient_passes)
     def.flags = GPP_OP_NEEDS_OUTPUT;
     cr_assert_eq(gpp__user_op_new(&op, &def, NULL), GPP_OK);
     const gpp_op *inside = gpp__user_op_op(op);
-    cr_expect_null(inside->backward);
+    cr_expect_null(inside->cpu.backward);
     cr_expect_eq(inside->backward_needs, (unsigned)GPP_NEEDS_OUTPUT);
     cr_expect(inside->may_fail && inside->row_major && inside->zero_grads && inside->takes_none &&
               inside->may_stash_none && !inside->in_place);

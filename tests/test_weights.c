@@ -433,10 +433,10 @@ static gpp_status grudge_backward(const gpp__kernel *k, const gpp__run *run, con
 static const gpp_op grudge = {
     .name = "grudge",
     .infer = grudge_infer,
-    .store_init = grudge_store,
-    .pack = grudge_pack,
-    .forward = grudge_forward,
-    .backward = grudge_backward,
+    .cpu.store_init = grudge_store,
+    .cpu.pack = grudge_pack,
+    .cpu.forward = grudge_forward,
+    .cpu.backward = grudge_backward,
 };
 
 static gpp_pipe *grudge_pipe(void)

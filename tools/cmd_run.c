@@ -99,7 +99,7 @@ static void override(runner *r)
     override_text(&job->schedule, how->schedule);
     job->params = how->params;
     job->save = how->save;
-    job->trace = how->trace;
+    job->trace = &r->how.trace;
     job->load_flags = (how->allow_missing ? GPP_LOAD_ALLOW_MISSING : 0) |
                       (how->allow_extra ? GPP_LOAD_ALLOW_EXTRA : 0);
     job->evaluate = job->evaluate || how->evaluate;
@@ -135,8 +135,10 @@ static int choose(runner *r)
     r->kind = kind_of(r);
     if (tool_pipe_take(&r->job.pipe, &r->how.pipe, &r->err) != GPP_OK)
         return tool_refused(&r->err);
-    if (r->job.trace.path && !strcmp(r->kind, "optimizer"))
+    if (r->how.trace.path && !strcmp(r->kind, "optimizer"))
         return tool_fail(TOOL_USAGE, "--trace is of a model's steps, this is an optimizer's");
+    if (r->how.trace.read && r->job.evaluate)
+        return tool_fail(TOOL_USAGE, "--profile predicts a training step, --evaluate makes none");
     if (!has_text(r->job.model) && !has_text(r->job.loss) && strcmp(r->kind, "optimizer") != 0)
         return tool_fail(TOOL_USAGE, "a model is needed: --model or --model-file");
     if (has_text(r->job.optimizer) && !has_text(r->job.loss) && strcmp(r->kind, "optimizer") != 0)
@@ -356,6 +358,7 @@ static int run(int argc, char *argv[])
     gpp_file_free(r->out);
     tool_data_release(&r->data);
     tool_pipe_release(&r->job.pipe);
+    tool_trace_release(&r->how.trace);
     free(r->job.used);
     free(r->text);
     free(r);

@@ -8,6 +8,7 @@
 static const char description[] =
     "Sums up a trace that --trace of gridpipe run or gridpipe train has written as .csv: how long\n"
     "its steps took, what each device did, why it was idle, and how long each kind of task takes.\n"
+    "What was planned (--profile of these) stands beside what was measured.\n"
     "Pictures and files for other viewers are made from it as well.\n";
 
 typedef struct settings {

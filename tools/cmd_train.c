@@ -397,7 +397,9 @@ static gpp_status make_pipe(training *t)
     tool_hint_shape(&t->err, &t->data, &t->how.convert);
     if (status == GPP_OK)
         status = gpp_pipe_new(&t->pipe, t->model, &o, &t->err);
-    return status == GPP_OK ? tool_trace_begin(&t->how.trace, t->pipe, &t->err) : status;
+    o.batch = t->how.batch < t->data.x[0].dim[0] ? t->how.batch : t->data.x[0].dim[0];
+    return status == GPP_OK ? tool_trace_begin(&t->how.trace, t->pipe, t->model, &o, &t->err)
+                            : status;
 }
 
 static int start(training *t)
@@ -820,6 +822,7 @@ static int run(int argc, char *argv[])
     tool_data_release(&t->data);
     tool_data_release(&t->test);
     tool_pipe_release(&t->how.pipe);
+    tool_trace_release(&t->how.trace);
     free(t->text);
     free(t->plain);
     free(t->schedule);

@@ -161,6 +161,16 @@ static gpp_status set_weights(run *r, gpp_pipe_options *o)
     return GPP_OK;
 }
 
+static gpp_status begin_trace(run *r, gpp_pipe_options o)
+{
+    gpp_shape in[GPP_MAX_TENSORS];
+    gpp_model_inputs(r->model, in);
+    for (int t = 0; t < r->inputs; t++)
+        if (in[t].batch == 0)
+            o.batch = r->x[t].dim[0];
+    return tool_trace_begin(r->job->trace, r->pipe, r->model, &o, r->err);
+}
+
 static gpp_status make_pipe(run *r)
 {
     tool_job *job = r->job;
@@ -176,7 +186,7 @@ static gpp_status make_pipe(run *r)
     if (status == GPP_OK)
         status = gpp_pipe_new(&r->pipe, r->model, &o, r->err);
     if (status == GPP_OK)
-        status = tool_trace_begin(&job->trace, r->pipe, r->err);
+        status = begin_trace(r, o);
     if (status == GPP_OK)
         tool_pipe_describe(r->pipe, &job->pipe, job->pipe_text, sizeof job->pipe_text);
     job->making = status != GPP_OK;
@@ -598,7 +608,7 @@ gpp_status tool_job_run(tool_job *job, gpp_file *out, gpp_error *err)
     if (status == GPP_OK && given(job->save))
         status = gpp_pipe_save(r.pipe, job->save, err);
     if (status == GPP_OK)
-        status = tool_trace_end(&job->trace, r.pipe, err);
+        status = tool_trace_end(job->trace, r.pipe, err);
     finish(&r);
     return status;
 }

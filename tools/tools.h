@@ -184,22 +184,32 @@ gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err);
 /* --- traces (trace.c) --------------------------------------------------------------------------
  */
 
-/** --trace, --trace-steps and --watchdog. */
+struct plan_profiles;
+
+/** --trace, --trace-steps, --profile and --watchdog. All zero: nothing is said. Release it, also
+ * after a failure. */
 typedef struct tool_trace {
-    const char *path; /* NULL: none */
-    int64_t steps;    /* 0: ten */
-    double watchdog;  /* seconds; 0: none */
+    const char *path;           /* NULL: none */
+    int64_t steps;              /* 0: ten */
+    double watchdog;            /* seconds; 0: none */
+    tool_words profile;         /* files and folders */
+    struct plan_profiles *read; /* from these; NULL: there are none */
+    gpp_forecast *forecast;     /* of the pipe, by them */
 } tool_trace;
 
-enum { TOOL_TRACE_OPTIONS = 3 };
+enum { TOOL_TRACE_OPTIONS = 4 };
 
 /** Entries for a table of options. */
 void tool_trace_options(tool_trace *trace, tool_option out[TOOL_TRACE_OPTIONS]);
 /** @return -1: go on; else the exit status, with everything said */
-int tool_trace_check(const tool_trace *trace);
-/** Before the first step, and after the last one. They do nothing where nothing was asked for. */
-gpp_status tool_trace_begin(const tool_trace *trace, gpp_pipe *pipe, gpp_error *err);
+int tool_trace_check(tool_trace *trace);
+/** Before the first step, and after the last one. They do nothing where nothing was asked for, or
+ * trace is NULL.
+ * @param model, options  that the pipe was made by, with the rows of a mini-batch as its batch */
+gpp_status tool_trace_begin(tool_trace *trace, gpp_pipe *pipe, const gpp_model *model,
+                            const gpp_pipe_options *options, gpp_error *err);
 gpp_status tool_trace_end(const tool_trace *trace, const gpp_pipe *pipe, gpp_error *err);
+void tool_trace_release(tool_trace *trace);
 
 /* --- tensors and data (data.c) ------------------------------------------------------------------
  */
@@ -274,8 +284,8 @@ typedef struct tool_job {
     tool_pipe pipe;
     const char *params; /* a file to take parameters from */
     unsigned load_flags;
-    const char *save; /* where to put parameters afterwards */
-    tool_trace trace;
+    const char *save;  /* where to put parameters afterwards */
+    tool_trace *trace; /* NULL: none */
 
     char loss_text[512]; /* for tool_job_words */
 

@@ -11,11 +11,18 @@
 
 #include <stdint.h>
 
+/** Before functions that kernels for CUDA call, too. */
+#ifdef __CUDACC__
+#define GPP__HOST_DEVICE __host__ __device__
+#else
+#define GPP__HOST_DEVICE
+#endif
+
 typedef struct gpp__philox {
     uint32_t v[4];
 } gpp__philox;
 
-static inline gpp__philox gpp__philox4x32(uint64_t key, uint64_t hi, uint64_t lo)
+GPP__HOST_DEVICE static inline gpp__philox gpp__philox4x32(uint64_t key, uint64_t hi, uint64_t lo)
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)lo, c1 = (uint32_t)(lo >> 32), c2 = (uint32_t)hi,
@@ -33,7 +40,7 @@ static inline gpp__philox gpp__philox4x32(uint64_t key, uint64_t hi, uint64_t lo
 }
 
 /** Uniform in [0, 1): the top 24 bits, so that every value is exact in float32. */
-static inline float gpp__philox_uniform(uint32_t bits)
+GPP__HOST_DEVICE static inline float gpp__philox_uniform(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }

@@ -99,8 +99,8 @@ gpp_status gpp__cuda_zero(const gpp__cuda *cuda, void *to, size_t bytes, gpp_err
 gpp_status gpp__cuda_copy(const gpp__cuda *cuda, void *to, const void *from, size_t bytes,
                           gpp_error *err);
 /** sum[k] += x[k] */
-gpp_status gpp__cuda_add(const gpp__cuda *cuda, float *sum, const float *x, int64_t count,
-                         gpp_error *err);
+gpp_status gpp__cuda_accumulate(const gpp__cuda *cuda, float *sum, const float *x, int64_t count,
+                                gpp_error *err);
 /**
  * to[c] = (accumulate ? to[c] : 0) + sum over r of x[r][c], in an order that rows and columns fix.
  * @param room  [gpp__cuda_columns_room]

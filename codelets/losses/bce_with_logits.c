@@ -79,4 +79,5 @@ const gpp_loss gpp_loss_bce_with_logits = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = bce_run,
+    GPP__CUDA_LOSS(bce_with_logits, pointwise),
 };

@@ -105,3 +105,11 @@ gpp_status gpp__class_check(const char *who, const gpp__loss_call *call)
     }
     return GPP_OK;
 }
+
+gpp_status gpp__class_check_rows(const char *who, const void *attr, const gpp__desc *y,
+                                 int64_t first, int64_t rows, const void *data, gpp_error *err)
+{
+    gpp__loss_call call = {
+        .attr = attr, .y_desc = y, .row0 = first, .rows = rows, .target = data, .err = err};
+    return gpp__class_check(who, &call);
+}

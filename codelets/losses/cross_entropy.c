@@ -296,6 +296,13 @@ static gpp_status cross_entropy_run(const gpp__loss_call *call)
     return GPP_OK;
 }
 
+static gpp_status cross_entropy_check(const void *attr, const gpp__desc *y, const gpp__desc *target,
+                                      int64_t first, int64_t rows, const void *data, gpp_error *err)
+{
+    (void)target;
+    return gpp__class_check_rows("cross_entropy", attr, y, first, rows, data, err);
+}
+
 static const gpp__key cross_entropy_keys[] = {
     GPP__CLASS_KEYS,
     {.name = "label_smoothing",
@@ -315,4 +322,6 @@ const gpp_loss gpp_loss_cross_entropy = {
     .classes = gpp__class_count,
     .divisor = gpp__class_divisor,
     .run = cross_entropy_run,
+    GPP__CUDA_LOSS(cross_entropy, class),
+    .check = cross_entropy_check,
 };

@@ -9,6 +9,10 @@
 #ifndef GPP_CODELETS_LOSSES_INTERNAL_H
 #define GPP_CODELETS_LOSSES_INTERNAL_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "codelets/loss.h"
 
 enum { GPP__MEAN, GPP__SUM, GPP__NONE };
@@ -39,6 +43,17 @@ void gpp__pointwise_each(const void *attr, const gpp__desc *y, gpp__desc *each);
 double gpp__pointwise_divisor(const void *attr, const gpp__desc *y, int64_t rows,
                               const void *target, const float *weight);
 gpp_status gpp__pointwise_run(const gpp__loss_call *call, gpp__pointwise_fn fn);
+
+typedef struct gpp__smooth_l1_attr {
+    int reduction;
+    double beta;
+} gpp__smooth_l1_attr;
+/* What stands for beta: for 0 the smallest float32, below which no difference lies but 0. */
+static inline double gpp__smooth_l1_beta(const void *attr)
+{
+    double beta = ((const gpp__smooth_l1_attr *)attr)->beta;
+    return beta > 0x1p-149 ? beta : 0x1p-149;
+}
 
 /* --- classes ---------------------------------------------------------------------------------- */
 
@@ -84,5 +99,30 @@ double gpp__class_divisor(const void *attr, const gpp__desc *y, int64_t rows, co
                           const float *weight);
 /* Fails on a target that is no class and not ignored. */
 gpp_status gpp__class_check(const char *who, const gpp__loss_call *call);
+/* The same for gpp_loss.check. */
+gpp_status gpp__class_check_rows(const char *who, const void *attr, const gpp__desc *y,
+                                 int64_t first, int64_t rows, const void *data, gpp_error *err);
 
+/* --- on CUDA ---------------------------------------------------------------------------------- */
+
+size_t gpp__pointwise_scratch_cuda(const void *attr, const gpp__desc *y, int64_t rows);
+size_t gpp__class_scratch_cuda(const void *attr, const gpp__desc *y, int64_t rows);
+gpp_status gpp__bce_with_logits_run_cuda(const gpp__loss_call *call);
+gpp_status gpp__cross_entropy_run_cuda(const gpp__loss_call *call);
+gpp_status gpp__l1_run_cuda(const gpp__loss_call *call);
+gpp_status gpp__mse_run_cuda(const gpp__loss_call *call);
+gpp_status gpp__nll_run_cuda(const gpp__loss_call *call);
+gpp_status gpp__smooth_l1_run_cuda(const gpp__loss_call *call);
+
+/* gpp_loss.run_cuda and scratch_cuda: NULL in a build without CUDA. */
+#ifdef GPP__WITH_CUDA
+#define GPP__CUDA_LOSS(name, family)                                                               \
+    .run_cuda = gpp__##name##_run_cuda, .scratch_cuda = gpp__##family##_scratch_cuda
+#else
+#define GPP__CUDA_LOSS(name, family) .run_cuda = NULL, .scratch_cuda = NULL
+#endif
+
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -45,4 +45,5 @@ const gpp_loss gpp_loss_l1 = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = l1_run,
+    GPP__CUDA_LOSS(l1, pointwise),
 };

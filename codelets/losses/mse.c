@@ -45,4 +45,5 @@ const gpp_loss gpp_loss_mse = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = mse_run,
+    GPP__CUDA_LOSS(mse, pointwise),
 };

@@ -43,6 +43,13 @@ static gpp_status nll_run(const gpp__loss_call *call)
     return GPP_OK;
 }
 
+static gpp_status nll_check(const void *attr, const gpp__desc *y, const gpp__desc *target,
+                            int64_t first, int64_t rows, const void *data, gpp_error *err)
+{
+    (void)target;
+    return gpp__class_check_rows("nll", attr, y, first, rows, data, err);
+}
+
 static const gpp__key nll_keys[] = {GPP__CLASS_KEYS, {.name = NULL}};
 
 const gpp_loss gpp_loss_nll = {
@@ -54,4 +61,6 @@ const gpp_loss gpp_loss_nll = {
     .classes = gpp__class_count,
     .divisor = gpp__class_divisor,
     .run = nll_run,
+    GPP__CUDA_LOSS(nll, class),
+    .check = nll_check,
 };

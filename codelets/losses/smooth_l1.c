@@ -12,19 +12,12 @@
 #include "codelets/cpu/vectorised.h"
 #include "codelets/losses/internal.h"
 
-typedef struct smooth_l1_attr {
-    int reduction;
-    double beta;
-} smooth_l1_attr;
-
-/* With d = y - t and c = min(|d|, beta): l = c/beta (|d| - c/2). For beta 0 the smallest float32
- * serves: |d| is 0 or no smaller. */
+/* With d = y - t and c = min(|d|, beta): l = c/beta (|d| - c/2). */
 VECTORISED static void smooth_l1_chunk(const void *attr, const float *restrict y,
                                        const float *restrict t, int64_t count, double *restrict l,
                                        float *restrict d)
 {
-    const smooth_l1_attr *a = attr;
-    const double beta = a->beta > 0x1p-149 ? a->beta : 0x1p-149, scale = 1 / beta;
+    const double beta = gpp__smooth_l1_beta(attr), scale = 1 / beta;
     for (int64_t k = 0; k < count; k++) {
         double off = (double)y[k] - t[k], size = fabs(off);
         double capped = size < beta ? size : beta, cut = off > beta ? beta : off;
@@ -50,7 +43,7 @@ static const gpp__key smooth_l1_keys[] = {
     GPP__REDUCTION_KEY,
     {.name = "beta",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(smooth_l1_attr, beta),
+     .offset = offsetof(gpp__smooth_l1_attr, beta),
      .count = 1,
      .max = INFINITY,
      .fallback = 1},
@@ -60,9 +53,10 @@ static const gpp__key smooth_l1_keys[] = {
 const gpp_loss gpp_loss_smooth_l1 = {
     .name = "smooth_l1",
     .keys = smooth_l1_keys,
-    .attr_size = sizeof(smooth_l1_attr),
+    .attr_size = sizeof(gpp__smooth_l1_attr),
     .target = smooth_l1_target,
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = smooth_l1_run,
+    GPP__CUDA_LOSS(smooth_l1, pointwise),
 };

@@ -11,10 +11,29 @@
 #include <math.h>
 #include <string.h>
 
+#include "codelets/cpu/philox.h"
 #include "codelets/cpu/vectorised.h"
 #include "codelets/ops/internal.h"
 
-#define GPP__ELEMENT static inline __attribute__((always_inline))
+#define GPP__ELEMENT GPP__HOST_DEVICE static inline __attribute__((always_inline))
+
+/* Attributes of those that have some. */
+typedef struct gpp__leaky_relu_attr {
+    double slope;
+} gpp__leaky_relu_attr;
+typedef struct gpp__elu_attr {
+    double alpha;
+} gpp__elu_attr;
+typedef struct gpp__hardtanh_attr {
+    double min, max;
+} gpp__hardtanh_attr;
+typedef struct gpp__softplus_attr {
+    double beta, threshold;
+} gpp__softplus_attr;
+typedef struct gpp__gelu_attr {
+    int approximate; /* GPP__GELU_EXACT, GPP__GELU_TANH */
+} gpp__gelu_attr;
+enum { GPP__GELU_EXACT, GPP__GELU_TANH };
 
 /** `yes` or `no`, by bits: a conditional expression would often become a branch. */
 GPP__ELEMENT float gpp__pick(bool condition, float yes, float no)

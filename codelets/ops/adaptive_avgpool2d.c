@@ -6,6 +6,7 @@
  * 1, as in PyTorch; windows may overlap, and repeat where the output is larger. With out=1 it is
  * the mean over the image.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/resample.h"
 
 typedef struct adaptive_avgpool2d_attr {
@@ -68,4 +69,5 @@ const gpp_op gpp_op_adaptive_avgpool2d = {
     .cpu.release = gpp__resample_release,
     .cpu.forward = gpp__resample_forward,
     .cpu.backward = gpp__resample_backward,
+    .cuda = GPP__CUDA_KERNELS(adaptive_avgpool2d),
 };

@@ -4,6 +4,7 @@
  * Every input's gradient is the output's. The sum may lie in the first input's memory and the first
  * gradient where the output's is.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 static gpp_status add_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
@@ -38,4 +39,5 @@ const gpp_op gpp_op_add = {
     .flops = add_flops,
     .cpu.forward = add_forward,
     .cpu.backward = add_backward,
+    .cuda = GPP__CUDA_KERNELS(add),
 };

@@ -7,21 +7,18 @@
  * Padding counts as zeros: with count_include_pad=1 it is divided by all places of the window that
  * lie in the padded image, else by those in the image.
  */
+#include "codelets/ops/avgpool2d.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/resample.h"
-
-typedef struct avgpool2d_attr {
-    int64_t kernel[2], stride[2], padding[2]; /* stride 0: the kernel's */
-    bool ceil, count_include_pad;
-} avgpool2d_attr;
 
 #define SIZES(key, field, lo, given, otherwise)                                                    \
     {                                                                                              \
-        .name = key, .type = GPP__KEY_INT, .offset = offsetof(avgpool2d_attr, field), .count = 2,  \
-        .min = lo, .max = 32767, .required = given, .fallback = otherwise                          \
+        .name = key, .type = GPP__KEY_INT, .offset = offsetof(gpp__avgpool2d_attr, field),         \
+        .count = 2, .min = lo, .max = 32767, .required = given, .fallback = otherwise              \
     }
 #define FLAG(field, otherwise)                                                                     \
     {                                                                                              \
-        .name = #field, .type = GPP__KEY_BOOL, .offset = offsetof(avgpool2d_attr, field),          \
+        .name = #field, .type = GPP__KEY_BOOL, .offset = offsetof(gpp__avgpool2d_attr, field),     \
         .count = 1, .max = 1, .fallback = otherwise                                                \
     }
 static const gpp__key avgpool2d_keys[] = {
@@ -33,13 +30,13 @@ static const gpp__key avgpool2d_keys[] = {
     {.name = NULL},
 };
 
-static int64_t stride_of(const avgpool2d_attr *attr, int axis)
+static int64_t stride_of(const gpp__avgpool2d_attr *attr, int axis)
 {
     return attr->stride[axis] ? attr->stride[axis] : attr->kernel[axis];
 }
 
 /* Outputs along an axis; 0 when the window is larger than the padded input. */
-static int64_t out_size(const avgpool2d_attr *attr, int axis, int64_t in)
+static int64_t out_size(const gpp__avgpool2d_attr *attr, int axis, int64_t in)
 {
     int64_t stride = stride_of(attr, axis), padding = attr->padding[axis];
     int64_t room = in + 2 * padding - attr->kernel[axis];
@@ -53,7 +50,7 @@ static int64_t out_size(const avgpool2d_attr *attr, int axis, int64_t in)
 
 static gpp_status check_padding(const gpp__layer *layer, gpp_error *err)
 {
-    const avgpool2d_attr *attr = layer->attr;
+    const gpp__avgpool2d_attr *attr = layer->attr;
     for (int axis = 0; axis < 2; axis++)
         if (2 * attr->padding[axis] > attr->kernel[axis])
             return gpp__fail_layer(err, GPP_EINVAL, layer->index,
@@ -66,7 +63,7 @@ static gpp_status check_padding(const gpp__layer *layer, gpp_error *err)
 
 static gpp_status avgpool2d_infer(gpp__layer *layer, gpp_error *err)
 {
-    const avgpool2d_attr *attr = layer->attr;
+    const gpp__avgpool2d_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 3, 3, err);
     if (status == GPP_OK)
         status = check_padding(layer, err);
@@ -91,7 +88,7 @@ static gpp_status avgpool2d_infer(gpp__layer *layer, gpp_error *err)
 
 static gpp__window window_of(const gpp__layer *layer, int axis, int64_t o)
 {
-    const avgpool2d_attr *attr = layer->attr;
+    const gpp__avgpool2d_attr *attr = layer->attr;
     int64_t in = layer->in[0].dim[1 + axis], padding = attr->padding[axis];
     int64_t start = o * stride_of(attr, axis) - padding;
     int64_t end = gpp__min64(start + attr->kernel[axis], in + padding);
@@ -107,18 +104,19 @@ static gpp_status avgpool2d_prepare(gpp__kernel *kernel, gpp_error *err)
 
 static double avgpool2d_flops(const gpp__layer *layer)
 {
-    const avgpool2d_attr *attr = layer->attr;
+    const gpp__avgpool2d_attr *attr = layer->attr;
     return (double)gpp__desc_count(&layer->out[0]) * (double)(attr->kernel[0] * attr->kernel[1]);
 }
 
 const gpp_op gpp_op_avgpool2d = {
     .name = "avgpool2d",
     .keys = avgpool2d_keys,
-    .attr_size = sizeof(avgpool2d_attr),
+    .attr_size = sizeof(gpp__avgpool2d_attr),
     .infer = avgpool2d_infer,
     .flops = avgpool2d_flops,
     .cpu.prepare = avgpool2d_prepare,
     .cpu.release = gpp__resample_release,
     .cpu.forward = gpp__resample_forward,
     .cpu.backward = gpp__resample_backward,
+    .cuda = GPP__CUDA_KERNELS(avgpool2d),
 };

@@ -24,31 +24,27 @@
 #include <string.h>
 
 #include "codelets/cpu/moments.h"
-#include "codelets/op.h"
+#include "codelets/cuda/kernels.h"
+#include "codelets/ops/batchnorm.h"
 
 #define UNIT      ((int64_t)1 << 16) /* elements a thread takes at a time */
 #define MAX_UNITS 32
 
-typedef struct batchnorm_attr {
-    double eps, momentum; /* momentum NAN: cumulative */
-    bool affine, track, deferred;
-} batchnorm_attr;
-
 #define FLAG(key, field, otherwise)                                                                \
     {                                                                                              \
-        .name = key, .type = GPP__KEY_BOOL, .offset = offsetof(batchnorm_attr, field), .count = 1, \
-        .max = 1, .fallback = otherwise                                                            \
+        .name = key, .type = GPP__KEY_BOOL, .offset = offsetof(gpp__batchnorm_attr, field),        \
+        .count = 1, .max = 1, .fallback = otherwise                                                \
     }
 static const gpp__key batchnorm_keys[] = {
     {.name = "eps",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(batchnorm_attr, eps),
+     .offset = offsetof(gpp__batchnorm_attr, eps),
      .count = 1,
      .max = INFINITY,
      .fallback = 1e-5},
     {.name = "momentum",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(batchnorm_attr, momentum),
+     .offset = offsetof(gpp__batchnorm_attr, momentum),
      .count = 1,
      .none = true,
      .max = 1,
@@ -61,33 +57,22 @@ static const gpp__key batchnorm_keys[] = {
 
 /* --- shapes and parameters --- */
 
-enum { WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR, TRACKED };
-
-/* Where a parameter is in the layer's list; -1: it has none. */
-static int index_of(const gpp__layer *layer, int which)
-{
-    const batchnorm_attr *attr = layer->attr;
-    if (which <= BIAS)
-        return attr->affine ? which : -1;
-    return attr->track ? which - (attr->affine ? 0 : 2) : -1;
-}
-
 /* A parameter's place; NULL: the layer has none. */
 static void *place_of(const gpp__layer *layer, char *params, int which)
 {
-    int p = index_of(layer, which);
+    int p = gpp__batchnorm_index(layer, which);
     return p < 0 ? NULL : params + layer->param[p].offset;
 }
 
 static const float *floats_at(const gpp__layer *layer, const char *params, int which)
 {
-    int p = index_of(layer, which);
+    int p = gpp__batchnorm_index(layer, which);
     return p < 0 ? NULL : gpp__param_at(layer, params, p);
 }
 
 static gpp_status batchnorm_infer(gpp__layer *layer, gpp_error *err)
 {
-    const batchnorm_attr *attr = layer->attr;
+    const gpp__batchnorm_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 1, 3, err);
     if (status)
         return status;
@@ -111,7 +96,8 @@ static void batchnorm_init(const gpp__layer *layer, int p, uint64_t seed, float 
     (void)seed;
     if (layer->param[p].dtype != GPP_F32)
         return;
-    bool ones = p == index_of(layer, WEIGHT) || p == index_of(layer, RUNNING_VAR);
+    bool ones = p == gpp__batchnorm_index(layer, GPP__BATCHNORM_WEIGHT) ||
+                p == gpp__batchnorm_index(layer, GPP__BATCHNORM_VAR);
     for (int64_t c = 0; c < layer->param[p].count; c++)
         value[c] = ones ? 1 : 0;
 }
@@ -125,7 +111,7 @@ static double batchnorm_flops(const gpp__layer *layer)
 
 static size_t batchnorm_stats_bytes(const gpp__layer *layer)
 {
-    const batchnorm_attr *attr = layer->attr;
+    const gpp__batchnorm_attr *attr = layer->attr;
     return attr->track ? (size_t)(1 + 2 * layer->in[0].dim[0]) * sizeof(double) : 0;
 }
 
@@ -153,11 +139,11 @@ static record merge(record a, record b)
 static void update(const gpp__layer *layer, int count, const char *stats, size_t stride,
                    char *params)
 {
-    const batchnorm_attr *attr = layer->attr;
+    const gpp__batchnorm_attr *attr = layer->attr;
     int64_t channels = layer->in[0].dim[0];
-    float *mean = place_of(layer, params, RUNNING_MEAN);
-    float *var = place_of(layer, params, RUNNING_VAR);
-    int64_t *tracked = place_of(layer, params, TRACKED);
+    float *mean = place_of(layer, params, GPP__BATCHNORM_MEAN);
+    float *var = place_of(layer, params, GPP__BATCHNORM_VAR);
+    int64_t *tracked = place_of(layer, params, GPP__BATCHNORM_TRACKED);
     ++*tracked;
     double f = isnan(attr->momentum) ? 1 / (double)*tracked : attr->momentum;
     for (int64_t c = 0; c < channels; c++) {
@@ -173,7 +159,7 @@ static void update(const gpp__layer *layer, int count, const char *stats, size_t
 static gpp_status batchnorm_commit(const gpp__layer *layer, const gpp__run *run, int count,
                                    const char *stats, size_t stride, char *params)
 {
-    const batchnorm_attr *attr = layer->attr;
+    const gpp__batchnorm_attr *attr = layer->attr;
     double numbers = 0;
     (void)run;
     if (!attr->track)
@@ -313,24 +299,30 @@ static void write_unit(void *arg, int unit, int thread)
 
 static bool uses_running(const gpp__layer *layer, const gpp__run *run)
 {
-    return !run->training && ((const batchnorm_attr *)layer->attr)->track;
+    return !run->training && ((const gpp__batchnorm_attr *)layer->attr)->track;
 }
 
 /*
- * Mean and squares of x, into s1 and s2. One number a channel has no variance: the forward fails,
- * which needs no may_fail: updates wait for all backwards of their partition, these for the
- * micro-batches' losses, and those for this forward.
+ * One number a channel has no variance: the forward fails, which needs no may_fail: updates wait
+ * for all backwards of their partition, these for the micro-batches' losses, and those for this
+ * forward.
  */
+gpp_status gpp__batchnorm_too_few(const gpp__layer *layer, gpp_error *err)
+{
+    char text[128];
+    return gpp__fail_layer(err, GPP_EINVAL, layer->index,
+                           "batchnorm (layer %d, \"%s\"): expected more than 1 value per channel "
+                           "when training, got 1 row of %s",
+                           layer->index, layer->label,
+                           gpp__desc_text(&layer->in[0], text, sizeof text));
+}
+
+/* Mean and squares of x, into s1 and s2. */
 static gpp_status own_statistics(pass *p, const gpp__kernel *kernel, const gpp__run *run)
 {
     const gpp__layer *layer = kernel->layer;
-    char text[128];
     if (p->lines < 2)
-        return gpp__fail_layer(run->err, GPP_EINVAL, layer->index,
-                               "batchnorm (layer %d, \"%s\"): expected more than 1 value per "
-                               "channel when training, got 1 row of %s",
-                               layer->index, layer->label,
-                               gpp__desc_text(&layer->in[0], text, sizeof text));
+        return gpp__batchnorm_too_few(layer, run->err);
     for (int64_t c = 0; c < p->channels; c++)
         p->r[c] = p->x[p->last ? c : c * p->length];
     p->around = p->r;
@@ -353,7 +345,8 @@ static void leave_record(const pass *p, char *stats)
 /* Coefficients of the map from mean (s1) and 1/std (s2). */
 static void set_map(pass *p, const gpp__layer *layer, const char *params)
 {
-    const float *weight = floats_at(layer, params, WEIGHT), *bias = floats_at(layer, params, BIAS);
+    const float *weight = floats_at(layer, params, GPP__BATCHNORM_WEIGHT),
+                *bias = floats_at(layer, params, GPP__BATCHNORM_BIAS);
     for (int64_t c = 0; c < p->channels; c++)
         gpp__map_of(p->s1[c], p->s2[c], weight ? weight[c] : 1, bias ? bias[c] : 0, &p->shift[c],
                     &p->p[c], &p->q[c]);
@@ -363,14 +356,14 @@ static gpp_status batchnorm_forward(const gpp__kernel *kernel, const gpp__run *r
                                     const gpp__io *io)
 {
     const gpp__layer *layer = kernel->layer;
-    double eps = ((const batchnorm_attr *)layer->attr)->eps;
+    double eps = ((const gpp__batchnorm_attr *)layer->attr)->eps;
     pass p = pass_of(kernel);
     p.x = io->in[0];
     p.y = io->out[0];
     use_scratch(&p, io->scratch);
     if (uses_running(layer, run)) {
-        const float *mean = floats_at(layer, io->params, RUNNING_MEAN);
-        const float *var = floats_at(layer, io->params, RUNNING_VAR);
+        const float *mean = floats_at(layer, io->params, GPP__BATCHNORM_MEAN);
+        const float *var = floats_at(layer, io->params, GPP__BATCHNORM_VAR);
         for (int64_t c = 0; c < p.channels; c++) {
             p.s1[c] = mean[c];
             p.s2[c] = 1 / sqrt(var[c] + eps);
@@ -394,7 +387,8 @@ static gpp_status batchnorm_forward(const gpp__kernel *kernel, const gpp__run *r
 static void write_grads(const pass *p, const gpp__layer *layer, const double *rstd,
                         const gpp__io *io)
 {
-    float *weight = place_of(layer, io->grads, WEIGHT), *bias = place_of(layer, io->grads, BIAS);
+    float *weight = place_of(layer, io->grads, GPP__BATCHNORM_WEIGHT),
+          *bias = place_of(layer, io->grads, GPP__BATCHNORM_BIAS);
     for (int64_t c = 0; weight && c < p->channels; c++) {
         weight[c] = (io->accumulate ? weight[c] : 0) + (float)(p->s2[c] * rstd[c]);
         bias[c] = (io->accumulate ? bias[c] : 0) + (float)p->s1[c];
@@ -418,7 +412,7 @@ static gpp_status batchnorm_backward(const gpp__kernel *kernel, const gpp__run *
     const gpp__layer *layer = kernel->layer;
     pass p = pass_of(kernel);
     const double *mean = io->saved, *rstd = mean + p.channels;
-    const float *weight = floats_at(layer, io->params, WEIGHT);
+    const float *weight = floats_at(layer, io->params, GPP__BATCHNORM_WEIGHT);
     double n = uses_running(layer, run) ? INFINITY : (double)p.lines; /* running: constants */
     p.x = io->in[0];
     p.dy = io->grad_out[0];
@@ -441,7 +435,7 @@ static gpp_status batchnorm_backward(const gpp__kernel *kernel, const gpp__run *
 const gpp_op gpp_op_batchnorm = {
     .name = "batchnorm",
     .keys = batchnorm_keys,
-    .attr_size = sizeof(batchnorm_attr),
+    .attr_size = sizeof(gpp__batchnorm_attr),
     .infer = batchnorm_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .init = batchnorm_init,
@@ -451,4 +445,5 @@ const gpp_op gpp_op_batchnorm = {
     .cpu.prepare = batchnorm_prepare,
     .cpu.forward = batchnorm_forward,
     .cpu.backward = batchnorm_backward,
+    .cuda = GPP__CUDA_KERNELS(batchnorm),
 };

@@ -8,22 +8,20 @@
  * tensor is [outer][D][inner] (images are channels-last, so channels are innermost): for each row
  * and outer index, the parts lie side by side. Each one's backward is the other's forward.
  */
+#include "codelets/ops/cat.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
-
-typedef struct cat_attr {
-    int64_t dim, parts;
-} cat_attr;
 
 #define DIM_KEY                                                                                    \
     {                                                                                              \
-        .name = "dim", .type = GPP__KEY_INT, .offset = offsetof(cat_attr, dim), .count = 1,        \
+        .name = "dim", .type = GPP__KEY_INT, .offset = offsetof(gpp__cat_attr, dim), .count = 1,   \
         .min = -GPP_MAX_RANK, .max = GPP_MAX_RANK, .fallback = 1                                   \
     }
 static const gpp__key cat_keys[] = {DIM_KEY, {.name = NULL}};
 static const gpp__key split_keys[] = {DIM_KEY,
                                       {.name = "parts",
                                        .type = GPP__KEY_INT,
-                                       .offset = offsetof(cat_attr, parts),
+                                       .offset = offsetof(gpp__cat_attr, parts),
                                        .count = 1,
                                        .min = 1,
                                        .max = GPP__MAX_TENSORS,
@@ -34,7 +32,7 @@ static const gpp__key split_keys[] = {DIM_KEY,
 static int axis_of(const gpp__layer *layer, const gpp__desc *desc)
 {
     int axis;
-    gpp__axis(layer, desc, ((const cat_attr *)layer->attr)->dim, &axis, NULL);
+    gpp__axis(layer, desc, ((const gpp__cat_attr *)layer->attr)->dim, &axis, NULL);
     return axis;
 }
 
@@ -84,7 +82,7 @@ static gpp_status cat_infer(gpp__layer *layer, gpp_error *err)
     if (status == GPP_OK)
         status = gpp__expect_alike(layer, 1, err);
     if (status == GPP_OK)
-        status = gpp__axis(layer, &layer->in[0], ((cat_attr *)layer->attr)->dim, &axis, err);
+        status = gpp__axis(layer, &layer->in[0], ((gpp__cat_attr *)layer->attr)->dim, &axis, err);
     if (status)
         return status;
     layer->out_count = 1;
@@ -120,18 +118,19 @@ static gpp_status cat_backward(const gpp__kernel *kernel, const gpp__run *run, c
 const gpp_op gpp_op_cat = {
     .name = "cat",
     .keys = cat_keys,
-    .attr_size = sizeof(cat_attr),
+    .attr_size = sizeof(gpp__cat_attr),
     .infer = cat_infer,
     .flops = gpp__no_flops,
     .cpu.forward = cat_forward,
     .cpu.backward = cat_backward,
+    .cuda = GPP__CUDA_KERNELS(cat),
 };
 
 /* --- split --- */
 
 static gpp_status split_infer(gpp__layer *layer, gpp_error *err)
 {
-    const cat_attr *attr = layer->attr;
+    const gpp__cat_attr *attr = layer->attr;
     int axis;
     gpp_status status = gpp__expect_float(layer, 1, GPP_MAX_RANK - 1, err);
     if (status == GPP_OK)
@@ -173,9 +172,10 @@ static gpp_status split_backward(const gpp__kernel *kernel, const gpp__run *run,
 const gpp_op gpp_op_split = {
     .name = "split",
     .keys = split_keys,
-    .attr_size = sizeof(cat_attr),
+    .attr_size = sizeof(gpp__cat_attr),
     .infer = split_infer,
     .flops = gpp__no_flops,
     .cpu.forward = split_forward,
     .cpu.backward = split_backward,
+    .cuda = GPP__CUDA_KERNELS(split),
 };

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/convolution.h"
 
 static const gpp__key conv2d_keys[] = {
@@ -88,4 +89,5 @@ const gpp_op gpp_op_conv2d = {
     .cpu.release = gpp__convolution_release,
     .cpu.forward = gpp__convolution_forward,
     .cpu.backward = gpp__convolution_backward,
+    .cuda = GPP__CUDA_KERNELS(conv2d),
 };

@@ -14,6 +14,7 @@
  * convolution.h.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/convolution.h"
 
 static const gpp__key transposed_keys[] = {
@@ -118,4 +119,5 @@ const gpp_op gpp_op_conv_transpose2d = {
     .cpu.release = gpp__convolution_release,
     .cpu.forward = gpp__convolution_forward,
     .cpu.backward = gpp__convolution_backward,
+    .cuda = GPP__CUDA_KERNELS(conv_transpose2d),
 };

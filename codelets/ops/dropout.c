@@ -24,28 +24,19 @@
 #include <immintrin.h>
 #endif
 
-#include "codelets/cpu/philox.h"
 #include "codelets/cpu/vectorised.h"
-#include "codelets/op.h"
+#include "codelets/cuda/kernels.h"
+#include "codelets/ops/dropout.h"
 
-#define LANES 8
-#define BLOCK (4 * LANES)        /* elements that eight calls of Philox decide */
+#define LANES GPP__DROPOUT_LANES
+#define BLOCK GPP__DROPOUT_BLOCK
 #define UNIT  ((int64_t)1 << 16) /* elements a thread takes at a time */
 
-typedef struct dropout_attr {
-    double p;
-} dropout_attr;
+typedef gpp__dropout_mask mask;
 
-/* The mask as a function of the element, and what a kept one is multiplied by. */
-typedef struct mask {
-    uint64_t key, hi;
-    int32_t threshold;
-    float scale;
-} mask;
-
-static mask mask_of(const gpp__layer *layer, const gpp__run *run)
+gpp__dropout_mask gpp__dropout_mask_of(const gpp__layer *layer, const gpp__run *run)
 {
-    double p = ((const dropout_attr *)layer->attr)->p;
+    double p = ((const gpp__dropout_attr *)layer->attr)->p;
     uint64_t id = (uint32_t)layer->id & 0xFFFFFFu;
     return (mask){
         .key = run->seed + (run->step >> 32) * UINT64_C(0x9E3779B97F4A7C15),
@@ -55,18 +46,13 @@ static mask mask_of(const gpp__layer *layer, const gpp__run *run)
     };
 }
 
-static float factor(const mask *m, uint32_t bits)
-{
-    return (int32_t)(bits >> 8) >= m->threshold ? m->scale : 0.0f;
-}
-
 /* Factors of a whole block. */
 static void block_factors(const mask *m, uint64_t block, float out[BLOCK])
 {
     for (uint64_t lane = 0; lane < LANES; lane++) {
         gpp__philox r = gpp__philox4x32(m->key, m->hi, block * LANES + lane);
         for (int word = 0; word < 4; word++)
-            out[word * LANES + lane] = factor(m, r.v[word]);
+            out[word * LANES + lane] = gpp__dropout_factor(m, r.v[word]);
     }
 }
 
@@ -191,8 +177,7 @@ static void run_unit(void *arg, int unit, int thread)
     drop(&p->m, p->first + (uint64_t)at, count, p->x + at, p->y + at);
 }
 
-/* The first row of this call among all that the mask is a function of. */
-static uint64_t first_row(const gpp__layer *layer, const gpp__run *run)
+uint64_t gpp__dropout_first_row(const gpp__layer *layer, const gpp__run *run)
 {
     const gpp__desc *in = &layer->in[0];
     return (uint64_t)(in->batch == GPP_ROWS_FIXED ? run->micro_batch * in->rows
@@ -203,8 +188,8 @@ static uint64_t first_row(const gpp__layer *layer, const gpp__run *run)
 static void run_units(const gpp__kernel *kernel, const gpp__run *run, int64_t row, const float *x,
                       float *y)
 {
-    pass p = {mask_of(kernel->layer, run), x, y, first_row(kernel->layer, run) * (uint64_t)row,
-              kernel->rows * row};
+    pass p = {gpp__dropout_mask_of(kernel->layer, run), x, y,
+              gpp__dropout_first_row(kernel->layer, run) * (uint64_t)row, kernel->rows * row};
     gpp__parallel(run->pool, (int)((p.count + UNIT - 1) / UNIT), run_unit, &p);
 }
 
@@ -310,7 +295,7 @@ static gpp_status dropout2d_infer(gpp__layer *layer, gpp_error *err)
 
 static bool keeps_all(const gpp__layer *layer)
 {
-    return ((const dropout_attr *)layer->attr)->p == 0;
+    return ((const gpp__dropout_attr *)layer->attr)->p == 0;
 }
 
 static bool always(const gpp__layer *layer)
@@ -322,7 +307,7 @@ static bool always(const gpp__layer *layer)
 static const gpp__key dropout_keys[] = {
     {.name = "p",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(dropout_attr, p),
+     .offset = offsetof(gpp__dropout_attr, p),
      .count = 1,
      .min = 0,
      .max = 1,
@@ -333,19 +318,20 @@ static const gpp__key dropout_keys[] = {
 const gpp_op gpp_op_dropout = {
     .name = "dropout",
     .keys = dropout_keys,
-    .attr_size = sizeof(dropout_attr),
+    .attr_size = sizeof(gpp__dropout_attr),
     .infer = gpp__infer_same,
     .in_place = true,
     .is_view = keeps_all,
     .passes_in_eval = always,
     .cpu.forward = dropout_forward,
     .cpu.backward = dropout_backward,
+    .cuda = GPP__CUDA_KERNELS(dropout),
 };
 
 const gpp_op gpp_op_dropout2d = {
     .name = "dropout2d",
     .keys = dropout_keys,
-    .attr_size = sizeof(dropout_attr),
+    .attr_size = sizeof(gpp__dropout_attr),
     .infer = dropout2d_infer,
     .in_place = true,
     .is_view = keeps_all,
@@ -353,4 +339,5 @@ const gpp_op gpp_op_dropout2d = {
     .cpu.prepare = dropout2d_prepare,
     .cpu.forward = dropout2d_forward,
     .cpu.backward = dropout2d_backward,
+    .cuda = GPP__CUDA_KERNELS(dropout2d),
 };

@@ -5,16 +5,13 @@
  * Clevert, Unterthiner, Hochreiter, "Fast and accurate deep network learning by exponential linear
  * units", ICLR 2016.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
-
-typedef struct elu_attr {
-    double alpha;
-} elu_attr;
 
 static const gpp__key elu_keys[] = {
     {.name = "alpha",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(elu_attr, alpha),
+     .offset = offsetof(gpp__elu_attr, alpha),
      .count = 1,
      .min = 0,
      .max = 1e30,
@@ -24,7 +21,7 @@ static const gpp__key elu_keys[] = {
 
 VECTORISED static void elu_of(const void *attr, const float *x, float *y, int64_t count)
 {
-    const float alpha = (float)((const elu_attr *)attr)->alpha;
+    const float alpha = (float)((const gpp__elu_attr *)attr)->alpha;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(x[k] > 0.0f, x[k], alpha * gpp__expm1(x[k]));
@@ -33,7 +30,7 @@ VECTORISED static void elu_of(const void *attr, const float *x, float *y, int64_
 VECTORISED static void elu_slope(const void *attr, const float *y, const float *grad_y,
                                  float *grad_x, int64_t count)
 {
-    const float alpha = (float)((const elu_attr *)attr)->alpha;
+    const float alpha = (float)((const gpp__elu_attr *)attr)->alpha;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = gpp__pick(y[k] > 0.0f, grad_y[k], grad_y[k] * (y[k] + alpha));
@@ -45,10 +42,11 @@ GPP__ACTIVATION_KERNELS(elu_function)
 const gpp_op gpp_op_elu = {
     .name = "elu",
     .keys = elu_keys,
-    .attr_size = sizeof(elu_attr),
+    .attr_size = sizeof(gpp__elu_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(elu),
 };

@@ -16,26 +16,24 @@
 #include <string.h>
 
 #include "codelets/cpu/normal.h"
+#include "codelets/cuda/kernels.h"
+#include "codelets/ops/embedding.h"
 
 #define UNIT      ((int64_t)1 << 15) /* floats a thread takes at a time */
 #define MAX_UNITS 32
 #define GRAIN     16 /* columns: a cache line */
 
-typedef struct embedding_attr {
-    int64_t num, dim, padding_idx; /* INT64_MIN: none */
-} embedding_attr;
-
 #define SIZE(key, field)                                                                           \
     {                                                                                              \
-        .name = key, .type = GPP__KEY_INT, .offset = offsetof(embedding_attr, field), .count = 1,  \
-        .min = 1, .max = INT32_MAX, .required = true                                               \
+        .name = key, .type = GPP__KEY_INT, .offset = offsetof(gpp__embedding_attr, field),         \
+        .count = 1, .min = 1, .max = INT32_MAX, .required = true                                   \
     }
 static const gpp__key embedding_keys[] = {
     SIZE("num", num),
     SIZE("dim", dim),
     {.name = "padding_idx",
      .type = GPP__KEY_INT,
-     .offset = offsetof(embedding_attr, padding_idx),
+     .offset = offsetof(gpp__embedding_attr, padding_idx),
      .count = 1,
      .none = true,
      .min = -(double)INT32_MAX,
@@ -43,15 +41,6 @@ static const gpp__key embedding_keys[] = {
      .fallback = NAN},
     {.name = NULL},
 };
-
-/* The row without gradient; -1: there is none. */
-static int64_t padding_of(const gpp__layer *layer)
-{
-    const embedding_attr *attr = layer->attr;
-    if (attr->padding_idx == INT64_MIN)
-        return -1;
-    return attr->padding_idx < 0 ? attr->padding_idx + attr->num : attr->padding_idx;
-}
 
 static gpp_status check_input(const gpp__layer *layer, gpp_error *err)
 {
@@ -76,7 +65,7 @@ static gpp_status check_input(const gpp__layer *layer, gpp_error *err)
 
 static gpp_status embedding_infer(gpp__layer *layer, gpp_error *err)
 {
-    const embedding_attr *attr = layer->attr;
+    const gpp__embedding_attr *attr = layer->attr;
     gpp_status status = check_input(layer, err);
     if (status)
         return status;
@@ -97,8 +86,8 @@ static gpp_status embedding_infer(gpp__layer *layer, gpp_error *err)
 
 static void embedding_init(const gpp__layer *layer, int p, uint64_t seed, float *value)
 {
-    const embedding_attr *attr = layer->attr;
-    int64_t padding = padding_of(layer);
+    const gpp__embedding_attr *attr = layer->attr;
+    int64_t padding = gpp__embedding_padding(layer);
     gpp__init_normal(layer, p, seed, 1, value);
     if (padding >= 0)
         memset(value + padding * attr->dim, 0, (size_t)attr->dim * sizeof *value);
@@ -122,8 +111,11 @@ typedef struct pass {
 static pass pass_of(const gpp__kernel *kernel, const void *index)
 {
     const gpp__layer *layer = kernel->layer;
-    const embedding_attr *attr = layer->attr;
-    pass p = {.index = index, .dim = attr->dim, .num = attr->num, .padding = padding_of(layer)};
+    const gpp__embedding_attr *attr = layer->attr;
+    pass p = {.index = index,
+              .dim = attr->dim,
+              .num = attr->num,
+              .padding = gpp__embedding_padding(layer)};
     p.count = kernel->rows * gpp__desc_count(&layer->in[0]);
     int64_t units = p.count * p.dim / UNIT;
     p.units = (int)(units < 1 ? 1 : units > MAX_UNITS ? MAX_UNITS : units);
@@ -204,7 +196,7 @@ static gpp_status embedding_backward(const gpp__kernel *kernel, const gpp__run *
 const gpp_op gpp_op_embedding = {
     .name = "embedding",
     .keys = embedding_keys,
-    .attr_size = sizeof(embedding_attr),
+    .attr_size = sizeof(gpp__embedding_attr),
     .infer = embedding_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .row_major = true,
@@ -212,4 +204,5 @@ const gpp_op gpp_op_embedding = {
     .flops = embedding_flops,
     .cpu.forward = embedding_forward,
     .cpu.backward = embedding_backward,
+    .cuda = GPP__CUDA_KERNELS(embedding),
 };

@@ -5,6 +5,7 @@
  * the forward is the conversion to channels-first that programs use at the end of a model, and the
  * backward the one to channels-last.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 
 static gpp_status flatten_infer(gpp__layer *layer, gpp_error *err)
@@ -52,4 +53,5 @@ const gpp_op gpp_op_flatten = {
     .flops = no_flops,
     .cpu.forward = flatten_forward,
     .cpu.backward = flatten_backward,
+    .cuda = GPP__CUDA_KERNELS(channels_first),
 };

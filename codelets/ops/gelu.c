@@ -12,22 +12,17 @@
  * below 8e-8. t² is taken in two parts, the first of which is exact, so that the exponential, and
  * with it y, keeps a relative error below 6e-7 in the whole left tail, up to 1e-38.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
-
-enum { NONE, TANH };
-
-typedef struct gelu_attr {
-    int approximate;
-} gelu_attr;
 
 static const char *const approximations[] = {"none", "tanh", NULL};
 
 static const gpp__key gelu_keys[] = {
     {.name = "approximate",
      .type = GPP__KEY_CHOICE,
-     .offset = offsetof(gelu_attr, approximate),
+     .offset = offsetof(gpp__gelu_attr, approximate),
      .count = 1,
-     .fallback = NONE,
+     .fallback = GPP__GELU_EXACT,
      .choices = approximations},
     {.name = NULL},
 };
@@ -120,14 +115,14 @@ VECTORISED static void by_tanh_back(const float *x, const float *grad_y, float *
 
 static void gelu_of(const void *attr, const float *x, float *y, int64_t count)
 {
-    bool approximate = ((const gelu_attr *)attr)->approximate == TANH;
+    bool approximate = ((const gpp__gelu_attr *)attr)->approximate == GPP__GELU_TANH;
     (approximate ? by_tanh_of : exact_of)(x, y, count);
 }
 
 static void gelu_slope(const void *attr, const float *x, const float *grad_y, float *grad_x,
                        int64_t count)
 {
-    bool approximate = ((const gelu_attr *)attr)->approximate == TANH;
+    bool approximate = ((const gpp__gelu_attr *)attr)->approximate == GPP__GELU_TANH;
     (approximate ? by_tanh_back : exact_back)(x, grad_y, grad_x, count);
 }
 
@@ -137,9 +132,10 @@ GPP__ACTIVATION_KERNELS(gelu_function)
 const gpp_op gpp_op_gelu = {
     .name = "gelu",
     .keys = gelu_keys,
-    .attr_size = sizeof(gelu_attr),
+    .attr_size = sizeof(gpp__gelu_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(gelu),
 };

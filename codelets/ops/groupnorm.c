@@ -16,32 +16,28 @@
 #include <string.h>
 
 #include "codelets/cpu/moments.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
+#include "codelets/ops/groupnorm.h"
 
 #define UNIT      ((int64_t)1 << 15) /* elements a thread takes at a time, or one row */
 #define MAX_UNITS 32
 enum { WEIGHT, BIAS };
 
-typedef struct groupnorm_attr {
-    int64_t groups; /* 0: as many as channels */
-    double eps;
-    bool affine;
-} groupnorm_attr;
-
 #define EPS                                                                                        \
     {                                                                                              \
-        .name = "eps", .type = GPP__KEY_REAL, .offset = offsetof(groupnorm_attr, eps), .count = 1, \
-        .max = INFINITY, .fallback = 1e-5                                                          \
+        .name = "eps", .type = GPP__KEY_REAL, .offset = offsetof(gpp__groupnorm_attr, eps),        \
+        .count = 1, .max = INFINITY, .fallback = 1e-5                                              \
     }
 #define AFFINE(otherwise)                                                                          \
     {                                                                                              \
-        .name = "affine", .type = GPP__KEY_BOOL, .offset = offsetof(groupnorm_attr, affine),       \
+        .name = "affine", .type = GPP__KEY_BOOL, .offset = offsetof(gpp__groupnorm_attr, affine),  \
         .count = 1, .max = 1, .fallback = otherwise                                                \
     }
 static const gpp__key groupnorm_keys[] = {
     {.name = "groups",
      .type = GPP__KEY_INT,
-     .offset = offsetof(groupnorm_attr, groups),
+     .offset = offsetof(gpp__groupnorm_attr, groups),
      .count = 1,
      .min = 1,
      .max = INT32_MAX,
@@ -56,7 +52,7 @@ static const gpp__key instancenorm_keys[] = {EPS, AFFINE(0), {.name = NULL}};
 
 static gpp_status infer(gpp__layer *layer, int least_rank, gpp_error *err)
 {
-    const groupnorm_attr *attr = layer->attr;
+    const gpp__groupnorm_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, least_rank, 3, err);
     if (status)
         return status;
@@ -72,7 +68,7 @@ static gpp_status infer(gpp__layer *layer, int least_rank, gpp_error *err)
 
 static gpp_status groupnorm_infer(gpp__layer *layer, gpp_error *err)
 {
-    const groupnorm_attr *attr = layer->attr;
+    const gpp__groupnorm_attr *attr = layer->attr;
     gpp_status status = infer(layer, 1, err);
     if (status == GPP_OK && layer->in[0].dim[0] % attr->groups)
         return gpp__fail_layer(err, GPP_ESHAPE, layer->index,
@@ -144,7 +140,7 @@ static room room_of(const pass *p, int thread)
 static pass pass_of(const gpp__kernel *kernel)
 {
     const gpp__desc *in = &kernel->layer->in[0];
-    const groupnorm_attr *attr = kernel->layer->attr;
+    const gpp__groupnorm_attr *attr = kernel->layer->attr;
     pass p = {.rows = kernel->rows, .channels = in->dim[0], .last = in->rank != 2};
     p.length = gpp__desc_count(in) / p.channels;
     p.groups = attr->groups ? attr->groups : p.channels;
@@ -332,7 +328,7 @@ static gpp_status groupnorm_backward(const gpp__kernel *kernel, const gpp__run *
 const gpp_op gpp_op_groupnorm = {
     .name = "groupnorm",
     .keys = groupnorm_keys,
-    .attr_size = sizeof(groupnorm_attr),
+    .attr_size = sizeof(gpp__groupnorm_attr),
     .infer = groupnorm_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .init = groupnorm_init,
@@ -340,12 +336,13 @@ const gpp_op gpp_op_groupnorm = {
     .cpu.prepare = groupnorm_prepare,
     .cpu.forward = groupnorm_forward,
     .cpu.backward = groupnorm_backward,
+    .cuda = GPP__CUDA_KERNELS(groupnorm),
 };
 
 const gpp_op gpp_op_instancenorm = {
     .name = "instancenorm",
     .keys = instancenorm_keys,
-    .attr_size = sizeof(groupnorm_attr),
+    .attr_size = sizeof(gpp__groupnorm_attr),
     .infer = instancenorm_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .init = groupnorm_init,
@@ -353,4 +350,5 @@ const gpp_op gpp_op_instancenorm = {
     .cpu.prepare = groupnorm_prepare,
     .cpu.forward = groupnorm_forward,
     .cpu.backward = groupnorm_backward,
+    .cuda = GPP__CUDA_KERNELS(instancenorm),
 };

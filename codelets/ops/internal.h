@@ -2,10 +2,14 @@
  * codelets/ops/internal.h: what several operators share.
  *
  * Nothing here knows an operator. Functions that take `units` split their work by shape alone, so
- * that results do not depend on threads.
+ * that results do not depend on threads. The end is for .cu files.
  */
 #ifndef GPP_CODELETS_OPS_INTERNAL_H
 #define GPP_CODELETS_OPS_INTERNAL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #include "codelets/op.h"
 
@@ -98,4 +102,58 @@ void gpp__box_run(gpp__pool *pool, const gpp__box *box, gpp__box_way way, float 
 gpp__box gpp__box_along(int64_t rows, const gpp__desc *big, const gpp__desc *small, int axis,
                         int64_t at);
 
+/* --- on CUDA (internal.cu): launched on the device's stream --- */
+
+struct gpp__cuda;
+
+/** As gpp__sum. */
+void gpp__cuda_sum(const struct gpp__cuda *cuda, const void *const in[], int inputs, void *out,
+                   int64_t count);
+/** As gpp__box_run, GPP__BOX_PUT and GPP__BOX_GET. */
+void gpp__cuda_box_put(const struct gpp__cuda *cuda, const gpp__box *box, void *big,
+                       const void *small);
+void gpp__cuda_box_get(const struct gpp__cuda *cuda, const gpp__box *box, const void *big,
+                       void *small);
+
+/** A tensor made of one or two that lie in it, and of `value` where neither does. Where both do it
+ * is their sum or, without `add`, the second. */
+typedef struct gpp__overlay {
+    gpp__box box[2]; /* equal rows and big[] */
+    const void *part[2];
+    int parts;
+    bool add;
+    float value;
+} gpp__overlay;
+void gpp__cuda_overlay(const struct gpp__cuda *cuda, const gpp__overlay *overlay, void *big);
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+#include "codelets/cuda/cuda.h"
+
+/* Neighbouring floats that a thread loads and stores at once: 4 where everything is a multiple of
+ * 16 bytes, which needs a quarter of the instructions; else 1. */
+template <int W> struct alignas(4 * W) gpp__pack {
+    float v[W];
+};
+
+template <int W> __device__ static inline gpp__pack<W> gpp__pack_load(const float *x, int64_t k)
+{
+    return ((const gpp__pack<W> *)x)[k];
+}
+
+template <int W>
+__device__ static inline void gpp__pack_store(float *x, int64_t k, gpp__pack<W> value)
+{
+    ((gpp__pack<W> *)x)[k] = value;
+}
+
+/** Whether memory at these addresses (NULL is fine) can be taken in fours. @param counts  lengths
+ * that must be multiples of 4, combined by | */
+static inline bool gpp__in_fours(int64_t counts, const void *a, const void *b, const void *c)
+{
+    return counts % 4 == 0 && (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+
+#endif
 #endif

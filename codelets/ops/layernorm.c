@@ -15,23 +15,19 @@
 
 #include "codelets/cpu/moments.h"
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
+#include "codelets/ops/layernorm.h"
 
 #define UNIT      ((int64_t)1 << 16) /* elements a thread takes at a time */
 #define MAX_UNITS 32
 enum { WEIGHT, BIAS };
 enum { LINES = 8 }; /* whose share of the parameters' gradients is added at a time */
 
-typedef struct layernorm_attr {
-    int64_t dims, shape[4];
-    double eps;
-    bool affine;
-} layernorm_attr;
-
 static const gpp__key layernorm_keys[] = {
     {.name = "shape",
      .type = GPP__KEY_INT,
-     .offset = offsetof(layernorm_attr, dims),
+     .offset = offsetof(gpp__layernorm_attr, dims),
      .count = 4,
      .list = true,
      .min = 1,
@@ -39,13 +35,13 @@ static const gpp__key layernorm_keys[] = {
      .required = true},
     {.name = "eps",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(layernorm_attr, eps),
+     .offset = offsetof(gpp__layernorm_attr, eps),
      .count = 1,
      .max = INFINITY,
      .fallback = 1e-5},
     {.name = "affine",
      .type = GPP__KEY_BOOL,
-     .offset = offsetof(layernorm_attr, affine),
+     .offset = offsetof(gpp__layernorm_attr, affine),
      .count = 1,
      .max = 1,
      .fallback = 1},
@@ -54,7 +50,7 @@ static const gpp__key layernorm_keys[] = {
 
 static gpp_status layernorm_infer(gpp__layer *layer, gpp_error *err)
 {
-    const layernorm_attr *attr = layer->attr;
+    const gpp__layernorm_attr *attr = layer->attr;
     int dims = (int)attr->dims;
     gpp_status status = gpp__expect_float(layer, 1, GPP_MAX_RANK - 1, err);
     if (status)
@@ -176,7 +172,7 @@ typedef struct pass {
 
 static pass pass_of(const gpp__kernel *kernel)
 {
-    const layernorm_attr *attr = kernel->layer->attr;
+    const gpp__layernorm_attr *attr = kernel->layer->attr;
     pass p = {.count = 1, .eps = attr->eps};
     for (int k = 0; k < (int)attr->dims; k++)
         p.count *= attr->shape[k];
@@ -302,7 +298,7 @@ static gpp_status layernorm_backward(const gpp__kernel *kernel, const gpp__run *
 const gpp_op gpp_op_layernorm = {
     .name = "layernorm",
     .keys = layernorm_keys,
-    .attr_size = sizeof(layernorm_attr),
+    .attr_size = sizeof(gpp__layernorm_attr),
     .infer = layernorm_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .row_major = true,
@@ -311,4 +307,5 @@ const gpp_op gpp_op_layernorm = {
     .cpu.prepare = layernorm_prepare,
     .cpu.forward = layernorm_forward,
     .cpu.backward = layernorm_backward,
+    .cuda = GPP__CUDA_KERNELS(layernorm),
 };

@@ -5,6 +5,7 @@
  * them row-major. The shape, which is always said as (C, H, W), does not change. Each is the
  * other's backward. Where both layouts are the same bytes, the output is a view.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 static gpp_status layout_infer(gpp__layer *layer, gpp_error *err)
@@ -66,6 +67,7 @@ const gpp_op gpp__op_channels_last = {
     .flops = gpp__no_flops,
     .cpu.forward = last_forward,
     .cpu.backward = last_backward,
+    .cuda = GPP__CUDA_KERNELS(channels_last),
 };
 
 const gpp_op gpp__op_channels_first = {
@@ -76,4 +78,5 @@ const gpp_op gpp__op_channels_first = {
     .flops = gpp__no_flops,
     .cpu.forward = first_forward,
     .cpu.backward = first_backward,
+    .cuda = GPP__CUDA_KERNELS(channels_first),
 };

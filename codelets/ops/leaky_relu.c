@@ -5,16 +5,13 @@
  * `slope`, as in PyTorch. Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network
  * acoustic models", ICML 2013.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
-
-typedef struct leaky_relu_attr {
-    double slope;
-} leaky_relu_attr;
 
 static const gpp__key leaky_relu_keys[] = {
     {.name = "slope",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(leaky_relu_attr, slope),
+     .offset = offsetof(gpp__leaky_relu_attr, slope),
      .count = 1,
      .min = 0,
      .max = 1e30,
@@ -24,7 +21,7 @@ static const gpp__key leaky_relu_keys[] = {
 
 VECTORISED static void leaky_relu_of(const void *attr, const float *x, float *y, int64_t count)
 {
-    const float slope = (float)((const leaky_relu_attr *)attr)->slope;
+    const float slope = (float)((const gpp__leaky_relu_attr *)attr)->slope;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(x[k] > 0.0f, x[k], slope * x[k]);
@@ -33,7 +30,7 @@ VECTORISED static void leaky_relu_of(const void *attr, const float *x, float *y,
 VECTORISED static void leaky_relu_slope(const void *attr, const float *y, const float *grad_y,
                                         float *grad_x, int64_t count)
 {
-    const float slope = (float)((const leaky_relu_attr *)attr)->slope;
+    const float slope = (float)((const gpp__leaky_relu_attr *)attr)->slope;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = gpp__pick(y[k] > 0.0f, grad_y[k], slope * grad_y[k]);
@@ -45,10 +42,11 @@ GPP__ACTIVATION_KERNELS(leaky_relu_function)
 const gpp_op gpp_op_leaky_relu = {
     .name = "leaky_relu",
     .keys = leaky_relu_keys,
-    .attr_size = sizeof(leaky_relu_attr),
+    .attr_size = sizeof(gpp__leaky_relu_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(leaky_relu),
 };

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "codelets/cpu/gemm.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 
 #define ROWS         GPP__GEMM_BLOCK
@@ -348,4 +349,5 @@ const gpp_op gpp_op_linear = {
     .cpu.prepare = linear_prepare,
     .cpu.forward = linear_forward,
     .cpu.backward = linear_backward,
+    .cuda = GPP__CUDA_KERNELS(linear),
 };

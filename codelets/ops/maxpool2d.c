@@ -20,20 +20,17 @@
 #include <immintrin.h>
 #endif
 
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
+#include "codelets/ops/maxpool2d.h"
 
 #define UNIT_BYTES ((int64_t)256 << 10)
 #define MAX_UNITS  16
 
-typedef struct maxpool2d_attr {
-    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel's */
-    bool ceil;
-} maxpool2d_attr;
-
 #define SIZES(key, field, lo, given, otherwise)                                                    \
     {                                                                                              \
-        .name = key, .type = GPP__KEY_INT, .offset = offsetof(maxpool2d_attr, field), .count = 2,  \
-        .min = lo, .max = 32767, .required = given, .fallback = otherwise                          \
+        .name = key, .type = GPP__KEY_INT, .offset = offsetof(gpp__maxpool2d_attr, field),         \
+        .count = 2, .min = lo, .max = 32767, .required = given, .fallback = otherwise              \
     }
 static const gpp__key maxpool2d_keys[] = {
     SIZES("kernel", kernel, 1, true, 0),
@@ -42,7 +39,7 @@ static const gpp__key maxpool2d_keys[] = {
     SIZES("dilation", dilation, 1, false, 1),
     {.name = "ceil",
      .type = GPP__KEY_BOOL,
-     .offset = offsetof(maxpool2d_attr, ceil),
+     .offset = offsetof(gpp__maxpool2d_attr, ceil),
      .count = 1,
      .max = 1},
     {.name = NULL},
@@ -214,7 +211,7 @@ static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const fl
 
 static axis axis_of(const gpp__layer *layer, int k)
 {
-    const maxpool2d_attr *attr = layer->attr;
+    const gpp__maxpool2d_attr *attr = layer->attr;
     return (axis){
         .in = (int32_t)layer->in[0].dim[1 + k],
         .kernel = (int32_t)attr->kernel[k],
@@ -245,7 +242,7 @@ static int64_t out_size(const axis *a, bool up)
 
 static gpp_status check(const gpp__layer *layer, gpp_error *err)
 {
-    const maxpool2d_attr *attr = layer->attr;
+    const gpp__maxpool2d_attr *attr = layer->attr;
     const int64_t *k = attr->kernel, *p = attr->padding, *dim = layer->in[0].dim;
     if (2 * p[0] > k[0] || 2 * p[1] > k[1])
         return gpp__fail_layer(
@@ -263,7 +260,7 @@ static gpp_status check(const gpp__layer *layer, gpp_error *err)
 
 static gpp_status maxpool2d_infer(gpp__layer *layer, gpp_error *err)
 {
-    const maxpool2d_attr *attr = layer->attr;
+    const gpp__maxpool2d_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 3, 3, err);
     if (status == GPP_OK)
         status = check(layer, err);
@@ -287,7 +284,7 @@ static gpp_status maxpool2d_infer(gpp__layer *layer, gpp_error *err)
 
 static double maxpool2d_flops(const gpp__layer *layer)
 {
-    const maxpool2d_attr *attr = layer->attr;
+    const gpp__maxpool2d_attr *attr = layer->attr;
     return (double)gpp__desc_count(&layer->out[0]) * (double)(attr->kernel[0] * attr->kernel[1]);
 }
 
@@ -509,7 +506,7 @@ static gpp_status maxpool2d_backward(const gpp__kernel *kernel, const gpp__run *
 const gpp_op gpp_op_maxpool2d = {
     .name = "maxpool2d",
     .keys = maxpool2d_keys,
-    .attr_size = sizeof(maxpool2d_attr),
+    .attr_size = sizeof(gpp__maxpool2d_attr),
     .infer = maxpool2d_infer,
     .backward_needs = GPP_NEEDS_NOTHING,
     .flops = maxpool2d_flops,
@@ -517,4 +514,5 @@ const gpp_op gpp_op_maxpool2d = {
     .cpu.release = maxpool2d_release,
     .cpu.forward = maxpool2d_forward,
     .cpu.backward = maxpool2d_backward,
+    .cuda = GPP__CUDA_KERNELS(maxpool2d),
 };

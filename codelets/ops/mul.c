@@ -5,6 +5,7 @@
  * division, so zeros are no exception.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 typedef struct pass {
@@ -80,4 +81,5 @@ const gpp_op gpp_op_mul = {
     .flops = mul_flops,
     .cpu.forward = mul_forward,
     .cpu.backward = mul_backward,
+    .cuda = GPP__CUDA_KERNELS(mul),
 };

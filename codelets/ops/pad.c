@@ -4,16 +4,12 @@
  *
  * Without any it is a view. The backward takes the gradient's inner part.
  */
-#include "codelets/ops/internal.h"
-
-typedef struct pad_attr {
-    int64_t left, right, top, bottom;
-    double value;
-} pad_attr;
+#include "codelets/ops/pad.h"
+#include "codelets/cuda/kernels.h"
 
 #define SIDE(side)                                                                                 \
     {                                                                                              \
-        .name = #side, .type = GPP__KEY_INT, .offset = offsetof(pad_attr, side), .count = 1,       \
+        .name = #side, .type = GPP__KEY_INT, .offset = offsetof(gpp__pad_attr, side), .count = 1,  \
         .max = INT32_MAX / 4                                                                       \
     }
 static const gpp__key pad_keys[] = {
@@ -23,7 +19,7 @@ static const gpp__key pad_keys[] = {
     SIDE(bottom),
     {.name = "value",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(pad_attr, value),
+     .offset = offsetof(gpp__pad_attr, value),
      .count = 1,
      .min = -3e38,
      .max = 3e38},
@@ -32,7 +28,7 @@ static const gpp__key pad_keys[] = {
 
 static gpp_status pad_infer(gpp__layer *layer, gpp_error *err)
 {
-    const pad_attr *attr = layer->attr;
+    const gpp__pad_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 3, 3, err);
     if (status)
         return status;
@@ -45,16 +41,8 @@ static gpp_status pad_infer(gpp__layer *layer, gpp_error *err)
 
 static bool is_nothing(const gpp__layer *layer)
 {
-    const pad_attr *attr = layer->attr;
+    const gpp__pad_attr *attr = layer->attr;
     return !attr->left && !attr->right && !attr->top && !attr->bottom;
-}
-
-static gpp__box box_of(const gpp__kernel *kernel)
-{
-    const int64_t *in = kernel->layer->in[0].dim, *out = kernel->layer->out[0].dim;
-    const pad_attr *attr = kernel->layer->attr;
-    return (gpp__box){
-        kernel->rows, {out[1], out[2], out[0]}, {in[1], in[2], in[0]}, {attr->top, attr->left, 0}};
 }
 
 typedef struct fill {
@@ -74,8 +62,8 @@ static void fill_unit(void *arg, int unit, int thread)
 static gpp_status pad_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     const gpp__layer *layer = kernel->layer;
-    gpp__box box = box_of(kernel);
-    fill f = {(float)((const pad_attr *)layer->attr)->value, io->out[0],
+    gpp__box box = gpp__pad_box(kernel);
+    fill f = {(float)((const gpp__pad_attr *)layer->attr)->value, io->out[0],
               kernel->rows * gpp__desc_count(&layer->out[0])};
     gpp__parallel(run->pool, gpp__units_of(f.count), fill_unit, &f);
     gpp__box_run(run->pool, &box, GPP__BOX_PUT, io->out[0], (float *)io->in[0]);
@@ -84,7 +72,7 @@ static gpp_status pad_forward(const gpp__kernel *kernel, const gpp__run *run, co
 
 static gpp_status pad_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
-    gpp__box box = box_of(kernel);
+    gpp__box box = gpp__pad_box(kernel);
     if (io->grad_in[0])
         gpp__box_run(run->pool, &box, GPP__BOX_GET, (float *)io->grad_out[0], io->grad_in[0]);
     return GPP_OK;
@@ -93,10 +81,11 @@ static gpp_status pad_backward(const gpp__kernel *kernel, const gpp__run *run, c
 const gpp_op gpp_op_pad = {
     .name = "pad",
     .keys = pad_keys,
-    .attr_size = sizeof(pad_attr),
+    .attr_size = sizeof(gpp__pad_attr),
     .infer = pad_infer,
     .is_view = is_nothing,
     .flops = gpp__no_flops,
     .cpu.forward = pad_forward,
     .cpu.backward = pad_backward,
+    .cuda = GPP__CUDA_KERNELS(pad),
 };

@@ -11,35 +11,27 @@
  */
 #include <stdio.h>
 
-#include "codelets/ops/internal.h"
-
-enum { ADD, CAT };
-
-typedef struct pop_attr {
-    gpp__skip_attr skip; /* of combine: unused */
-    int mode;
-    int64_t dim;
-    bool pad;
-} pop_attr;
+#include "codelets/cuda/kernels.h"
+#include "codelets/ops/pop.h"
 
 static const char *const modes[] = {"add", "cat", NULL};
 
 #define HOW_KEYS                                                                                   \
     {.name = "mode",                                                                               \
      .type = GPP__KEY_CHOICE,                                                                      \
-     .offset = offsetof(pop_attr, mode),                                                           \
+     .offset = offsetof(gpp__pop_attr, mode),                                                      \
      .count = 1,                                                                                   \
      .required = true,                                                                             \
      .choices = modes},                                                                            \
         {.name = "dim",                                                                            \
          .type = GPP__KEY_INT,                                                                     \
-         .offset = offsetof(pop_attr, dim),                                                        \
+         .offset = offsetof(gpp__pop_attr, dim),                                                   \
          .count = 1,                                                                               \
          .min = -GPP_MAX_RANK,                                                                     \
          .max = GPP_MAX_RANK,                                                                      \
          .fallback = 1},                                                                           \
     {                                                                                              \
-        .name = "pad", .type = GPP__KEY_BOOL, .offset = offsetof(pop_attr, pad), .count = 1,       \
+        .name = "pad", .type = GPP__KEY_BOOL, .offset = offsetof(gpp__pop_attr, pad), .count = 1,  \
         .max = 1                                                                                   \
     }
 static const gpp__key combine_keys[] = {HOW_KEYS, {.name = NULL}};
@@ -50,9 +42,9 @@ static const gpp__key pop_keys[] = {GPP__SKIP_KEYS, HOW_KEYS, {.name = NULL}};
 /* Index of the dimension to join along; -1 when tensors are added. Checked by infer. */
 static int join_axis(const gpp__layer *layer)
 {
-    const pop_attr *attr = layer->attr;
+    const gpp__pop_attr *attr = layer->attr;
     int axis = -1;
-    if (attr->mode == CAT)
+    if (attr->mode == GPP__POP_CAT)
         gpp__axis(layer, &layer->in[0], attr->dim, &axis, NULL);
     return axis;
 }
@@ -60,12 +52,12 @@ static int join_axis(const gpp__layer *layer)
 /* True when dimension k of an image may be filled up. */
 static bool may_pad(const gpp__layer *layer, int k)
 {
-    return ((const pop_attr *)layer->attr)->pad && layer->in[0].rank == 3 && k > 0;
+    return ((const gpp__pop_attr *)layer->attr)->pad && layer->in[0].rank == 3 && k > 0;
 }
 
 static gpp_status fail_shapes(const gpp__layer *layer, gpp_error *err)
 {
-    const pop_attr *attr = layer->attr;
+    const gpp__pop_attr *attr = layer->attr;
     char one[80], other[80], but[48] = "";
     int axis = join_axis(layer);
     if (axis >= 0)
@@ -102,27 +94,26 @@ static gpp_status infer_out(gpp__layer *layer, gpp_error *err)
 
 static gpp_status pop_infer(gpp__layer *layer, gpp_error *err)
 {
-    const pop_attr *attr = layer->attr;
+    const gpp__pop_attr *attr = layer->attr;
     int axis;
     gpp_status status = gpp__expect_count(layer, 2 - layer->pops, 2 - layer->pops, err);
     if (status == GPP_OK)
-        status = gpp__expect_alike(layer, attr->mode == CAT, err);
-    if (status == GPP_OK && attr->mode == CAT)
+        status = gpp__expect_alike(layer, attr->mode == GPP__POP_CAT, err);
+    if (status == GPP_OK && attr->mode == GPP__POP_CAT)
         status = gpp__axis(layer, &layer->in[0], attr->dim, &axis, err);
     return status ? status : infer_out(layer, err);
 }
 
 static double pop_flops(const gpp__layer *layer)
 {
-    return ((const pop_attr *)layer->attr)->mode == ADD ? (double)gpp__desc_count(&layer->out[0])
-                                                        : 0;
+    return ((const gpp__pop_attr *)layer->attr)->mode == GPP__POP_ADD
+               ? (double)gpp__desc_count(&layer->out[0])
+               : 0;
 }
 
 /* --- kernels --- */
 
-/* Where input `t` lies in the output. Filled-up images are boxes of three dimensions; else two
- * differ in one dimension at most. */
-static gpp__box box_of(const gpp__kernel *kernel, int t)
+gpp__box gpp__pop_box(const gpp__kernel *kernel, int t)
 {
     const gpp__layer *layer = kernel->layer;
     const gpp__desc *big = &layer->out[0], *small = &layer->in[t];
@@ -140,12 +131,6 @@ static gpp__box box_of(const gpp__kernel *kernel, int t)
     return box;
 }
 
-/* Whether input `t` is as large as the output, so that nothing else lies there. */
-static bool fills(const gpp__layer *layer, int t)
-{
-    return gpp__desc_count(&layer->in[t]) == gpp__desc_count(&layer->out[0]);
-}
-
 static gpp_status fail_absent(const gpp__kernel *kernel, const gpp__run *run)
 {
     const gpp__layer *layer = kernel->layer;
@@ -159,15 +144,15 @@ static gpp_status fail_absent(const gpp__kernel *kernel, const gpp__run *run)
 static void place(const gpp__kernel *kernel, gpp__pool *pool, const gpp__io *io)
 {
     const gpp__layer *layer = kernel->layer;
-    const pop_attr *attr = layer->attr;
+    const gpp__pop_attr *attr = layer->attr;
     int64_t covered = gpp__desc_count(&layer->in[0]), all = gpp__desc_count(&layer->out[0]);
-    if (attr->mode == CAT)
+    if (attr->mode == GPP__POP_CAT)
         covered += gpp__desc_count(&layer->in[1]);
     if (covered < all)
         gpp__copy(pool, NULL, io->out[0], kernel->rows * all);
     for (int t = 0; t < 2; t++) {
-        gpp__box box = box_of(kernel, t);
-        gpp__box_way way = attr->mode == ADD && t == 1 ? GPP__BOX_ADD : GPP__BOX_PUT;
+        gpp__box box = gpp__pop_box(kernel, t);
+        gpp__box_way way = attr->mode == GPP__POP_ADD && t == 1 ? GPP__BOX_ADD : GPP__BOX_PUT;
         if (io->in[t])
             gpp__box_run(pool, &box, way, io->out[0], (float *)io->in[t]);
     }
@@ -176,10 +161,11 @@ static void place(const gpp__kernel *kernel, gpp__pool *pool, const gpp__io *io)
 static gpp_status pop_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     const gpp__layer *layer = kernel->layer;
-    const pop_attr *attr = layer->attr;
-    if (!io->in[1] && attr->mode == CAT)
+    const gpp__pop_attr *attr = layer->attr;
+    if (!io->in[1] && attr->mode == GPP__POP_CAT)
         return fail_absent(kernel, run);
-    if (io->in[1] && attr->mode == ADD && fills(layer, 0) && fills(layer, 1)) {
+    if (io->in[1] && attr->mode == GPP__POP_ADD && gpp__pop_fills(layer, 0) &&
+        gpp__pop_fills(layer, 1)) {
         const float *both[] = {io->in[0], io->in[1]};
         gpp__sum(run->pool, both, 2, io->out[0], kernel->rows * gpp__desc_count(&layer->out[0]));
     } else {
@@ -191,7 +177,7 @@ static gpp_status pop_forward(const gpp__kernel *kernel, const gpp__run *run, co
 static gpp_status pop_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     for (int t = 0; t < 2; t++) {
-        gpp__box box = box_of(kernel, t);
+        gpp__box box = gpp__pop_box(kernel, t);
         if (io->grad_in[t])
             gpp__box_run(run->pool, &box, GPP__BOX_GET, (float *)io->grad_out[0], io->grad_in[t]);
     }
@@ -201,22 +187,24 @@ static gpp_status pop_backward(const gpp__kernel *kernel, const gpp__run *run, c
 const gpp_op gpp_op_pop = {
     .name = "pop",
     .keys = pop_keys,
-    .attr_size = sizeof(pop_attr),
+    .attr_size = sizeof(gpp__pop_attr),
     .infer = pop_infer,
     .skips = gpp__skips_pop,
     .takes_none = true,
     .flops = pop_flops,
     .cpu.forward = pop_forward,
     .cpu.backward = pop_backward,
+    .cuda = GPP__CUDA_KERNELS(pop),
 };
 
 const gpp_op gpp_op_combine = {
     .name = "combine",
     .keys = combine_keys,
-    .attr_size = sizeof(pop_attr),
+    .attr_size = sizeof(gpp__pop_attr),
     .infer = pop_infer,
     .takes_none = true,
     .flops = pop_flops,
     .cpu.forward = pop_forward,
     .cpu.backward = pop_backward,
+    .cuda = GPP__CUDA_KERNELS(combine),
 };

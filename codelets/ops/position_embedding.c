@@ -10,6 +10,7 @@
 
 #include "codelets/cpu/normal.h"
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 
 #define UNIT  ((int64_t)1 << 15) /* elements a thread takes at a time */
 #define CHUNK 256                /* elements of W whose sums are taken together */
@@ -151,4 +152,5 @@ const gpp_op gpp_op_position_embedding = {
     .init = position_embedding_init,
     .cpu.forward = position_embedding_forward,
     .cpu.backward = position_embedding_backward,
+    .cuda = GPP__CUDA_KERNELS(position_embedding),
 };

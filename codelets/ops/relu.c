@@ -6,6 +6,7 @@
  * exact: neither the cut into units nor the width of vectors can change a bit.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 
 #define UNIT ((int64_t)1 << 16) /* elements a thread takes at a time */
@@ -65,4 +66,5 @@ const gpp_op gpp_op_relu = {
     .in_place = true,
     .cpu.forward = relu_forward,
     .cpu.backward = relu_backward,
+    .cuda = GPP__CUDA_KERNELS(relu),
 };

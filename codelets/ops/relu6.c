@@ -3,6 +3,7 @@
  *
  * The slope is 0 at 0 and at 6, as in PyTorch, so the backward needs y only. A NaN is passed on.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 VECTORISED static void relu6_of(const void *attr, const float *x, float *y, int64_t count)
@@ -32,4 +33,5 @@ const gpp_op gpp_op_relu6 = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(relu6),
 };

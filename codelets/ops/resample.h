@@ -13,6 +13,10 @@
 
 #include "codelets/ops/internal.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /** The inputs of one output along an axis: first ... first + count - 1, count >= 0, all inside. */
 typedef struct gpp__window {
     int64_t first, count;
@@ -33,4 +37,7 @@ gpp_status gpp__resample_backward(const gpp__kernel *kernel, const gpp__run *run
 /** Fails when a side of input or output is too long for the tables. */
 gpp_status gpp__resample_check(const gpp__layer *layer, gpp_error *err);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -26,7 +26,9 @@
 #include "codelets/cpu/exponential.h"
 #include "codelets/cpu/gemm.h"
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
+#include "codelets/ops/self_attention.h"
 
 #define BLOCK GPP__GEMM_BLOCK
 #define QUERIES                                                                                    \
@@ -39,22 +41,17 @@
 
 enum { QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS };
 
-typedef struct self_attention_attr {
-    int64_t heads;
-    bool causal;
-} self_attention_attr;
-
 static const gpp__key self_attention_keys[] = {
     {.name = "heads",
      .type = GPP__KEY_INT,
-     .offset = offsetof(self_attention_attr, heads),
+     .offset = offsetof(gpp__self_attention_attr, heads),
      .count = 1,
      .min = 1,
      .max = INT32_MAX,
      .required = true},
     {.name = "causal",
      .type = GPP__KEY_BOOL,
-     .offset = offsetof(self_attention_attr, causal),
+     .offset = offsetof(gpp__self_attention_attr, causal),
      .count = 1,
      .max = 1},
     {.name = NULL},
@@ -74,7 +71,7 @@ static int64_t max64(int64_t a, int64_t b)
 
 static gpp_status self_attention_infer(gpp__layer *layer, gpp_error *err)
 {
-    const self_attention_attr *attr = layer->attr;
+    const gpp__self_attention_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 2, 2, err);
     if (status)
         return status;
@@ -489,7 +486,7 @@ static void head_unit(void *arg, int unit, int thread)
 static pass pass_of(const gpp__kernel *kernel)
 {
     const gpp__layer *layer = kernel->layer;
-    const self_attention_attr *attr = layer->attr;
+    const gpp__self_attention_attr *attr = layer->attr;
     pass p = {.rows = kernel->rows, .length = layer->in[0].dim[0], .width = layer->in[0].dim[1]};
     p.heads = attr->heads;
     p.depth = p.width / p.heads;
@@ -621,7 +618,7 @@ static gpp_status self_attention_backward(const gpp__kernel *kernel, const gpp__
 const gpp_op gpp_op_self_attention = {
     .name = "self_attention",
     .keys = self_attention_keys,
-    .attr_size = sizeof(self_attention_attr),
+    .attr_size = sizeof(gpp__self_attention_attr),
     .infer = self_attention_infer,
     .backward_needs = GPP_NEEDS_INPUT,
     .init = self_attention_init,
@@ -629,4 +626,5 @@ const gpp_op gpp_op_self_attention = {
     .cpu.prepare = self_attention_prepare,
     .cpu.forward = self_attention_forward,
     .cpu.backward = self_attention_backward,
+    .cuda = GPP__CUDA_KERNELS(self_attention),
 };

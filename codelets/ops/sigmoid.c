@@ -3,6 +3,7 @@
  *
  * The backward needs y only: dx = dy y (1 - y).
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 VECTORISED static void sigmoid_of(const void *attr, const float *x, float *y, int64_t count)
@@ -32,4 +33,5 @@ const gpp_op gpp_op_sigmoid = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(sigmoid),
 };

@@ -4,6 +4,7 @@
  * dx = dy σ (1 + x (1 - σ)). Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural
  * network function approximation", Neural Networks 107 (2018).
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 GPP__ELEMENT float silu_slope_at(float x)
@@ -38,4 +39,5 @@ const gpp_op gpp_op_silu = {
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(silu),
 };

@@ -10,18 +10,16 @@
  * 1 by as much as y was rounded. In memory a tensor is [outer][dimension][inner]: where inner is 1
  * a row is summed in strands; else up to COLUMNS neighbours go side by side, each summed in order.
  */
+#include "codelets/ops/softmax.h"
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 enum { STRANDS = 16, CHUNK = 256, COLUMNS = 64 };
 
-typedef struct softmax_attr {
-    int64_t dim;
-} softmax_attr;
-
 static const gpp__key softmax_keys[] = {
     {.name = "dim",
      .type = GPP__KEY_INT,
-     .offset = offsetof(softmax_attr, dim),
+     .offset = offsetof(gpp__softmax_attr, dim),
      .count = 1,
      .min = -GPP_MAX_RANK,
      .max = GPP_MAX_RANK,
@@ -252,7 +250,7 @@ static gpp_status run_all(const gpp__kernel *kernel, gpp__pool *pool, pass p)
     const gpp__layer *layer = kernel->layer;
     int axis;
     gpp_status status =
-        gpp__axis(layer, &layer->in[0], ((softmax_attr *)layer->attr)->dim, &axis, NULL);
+        gpp__axis(layer, &layer->in[0], ((gpp__softmax_attr *)layer->attr)->dim, &axis, NULL);
     p.shape = gpp__split_around(&layer->in[0], axis);
     p.shape.outer *= kernel->rows;
     p.blocks = (p.shape.inner + COLUMNS - 1) / COLUMNS;
@@ -267,7 +265,8 @@ static gpp_status softmax_infer(gpp__layer *layer, gpp_error *err)
     int axis;
     gpp_status status = gpp__expect_float(layer, 1, GPP_MAX_RANK - 1, err);
     if (status == GPP_OK)
-        status = gpp__axis(layer, &layer->in[0], ((softmax_attr *)layer->attr)->dim, &axis, err);
+        status =
+            gpp__axis(layer, &layer->in[0], ((gpp__softmax_attr *)layer->attr)->dim, &axis, err);
     return status ? status : gpp__infer_same(layer, err);
 }
 
@@ -293,13 +292,14 @@ static gpp_status softmax_backward(const gpp__kernel *kernel, const gpp__run *ru
 const gpp_op gpp_op_softmax = {
     .name = "softmax",
     .keys = softmax_keys,
-    .attr_size = sizeof(softmax_attr),
+    .attr_size = sizeof(gpp__softmax_attr),
     .infer = softmax_infer,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .flops = softmax_flops,
     .cpu.forward = softmax_forward,
     .cpu.backward = softmax_backward,
+    .cuda = GPP__CUDA_KERNELS(softmax),
 };
 
 static gpp_status log_softmax_forward(const gpp__kernel *kernel, const gpp__run *run,
@@ -319,11 +319,12 @@ static gpp_status log_softmax_backward(const gpp__kernel *kernel, const gpp__run
 const gpp_op gpp_op_log_softmax = {
     .name = "log_softmax",
     .keys = softmax_keys,
-    .attr_size = sizeof(softmax_attr),
+    .attr_size = sizeof(gpp__softmax_attr),
     .infer = softmax_infer,
     .backward_needs = GPP_NEEDS_OUTPUT,
     .in_place = true,
     .flops = softmax_flops,
     .cpu.forward = log_softmax_forward,
     .cpu.backward = log_softmax_backward,
+    .cuda = GPP__CUDA_KERNELS(log_softmax),
 };

@@ -4,23 +4,20 @@
  * With z = beta x it is max(z, 0) + log(1 + exp(-|z|)), which neither overflows nor cancels. Where
  * z is above `threshold`, y = x, as in PyTorch. dx = dy σ(z), above the threshold dy.
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
-
-typedef struct softplus_attr {
-    double beta, threshold;
-} softplus_attr;
 
 static const gpp__key softplus_keys[] = {
     {.name = "beta",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(softplus_attr, beta),
+     .offset = offsetof(gpp__softplus_attr, beta),
      .count = 1,
      .min = 1e-30,
      .max = 1e30,
      .fallback = 1},
     {.name = "threshold",
      .type = GPP__KEY_REAL,
-     .offset = offsetof(softplus_attr, threshold),
+     .offset = offsetof(gpp__softplus_attr, threshold),
      .count = 1,
      .min = -1e30,
      .max = 1e30,
@@ -35,8 +32,8 @@ GPP__ELEMENT float softplus_one(float z)
 
 VECTORISED static void softplus_of(const void *attr, const float *x, float *y, int64_t count)
 {
-    const float beta = (float)((const softplus_attr *)attr)->beta;
-    const float threshold = (float)((const softplus_attr *)attr)->threshold;
+    const float beta = (float)((const gpp__softplus_attr *)attr)->beta;
+    const float threshold = (float)((const gpp__softplus_attr *)attr)->threshold;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(beta * x[k] > threshold, x[k], softplus_one(beta * x[k]) / beta);
@@ -45,8 +42,8 @@ VECTORISED static void softplus_of(const void *attr, const float *x, float *y, i
 VECTORISED static void softplus_slope(const void *attr, const float *x, const float *grad_y,
                                       float *grad_x, int64_t count)
 {
-    const float beta = (float)((const softplus_attr *)attr)->beta;
-    const float threshold = (float)((const softplus_attr *)attr)->threshold;
+    const float beta = (float)((const gpp__softplus_attr *)attr)->beta;
+    const float threshold = (float)((const gpp__softplus_attr *)attr)->threshold;
 #pragma GCC ivdep
     for (int64_t k = 0; k < count; k++)
         grad_x[k] =
@@ -59,9 +56,10 @@ GPP__ACTIVATION_KERNELS(softplus_function)
 const gpp_op gpp_op_softplus = {
     .name = "softplus",
     .keys = softplus_keys,
-    .attr_size = sizeof(softplus_attr),
+    .attr_size = sizeof(gpp__softplus_attr),
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(softplus),
 };

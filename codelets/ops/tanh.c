@@ -5,6 +5,7 @@
  * is
  * 1. The backward needs y only: dx = dy (1 - y²).
  */
+#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 GPP__ELEMENT float tanh_one(float x)
@@ -40,4 +41,5 @@ const gpp_op gpp_op_tanh = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
+    .cuda = GPP__CUDA_KERNELS(tanh),
 };

@@ -7,42 +7,33 @@
  *   bilinear                   between the two inputs next to max(0, (o + 1/2) s - 1/2)
  *   bilinear, align_corners    next to o (in - 1) / (out - 1): the corners' pixels stay
  */
-#include <math.h>
-
-#include "codelets/ops/resample.h"
-
-enum { NEAREST, BILINEAR };
-
-typedef struct upsample_attr {
-    int64_t scale[2], size[2]; /* 0: not given */
-    int mode;
-    bool align_corners;
-} upsample_attr;
+#include "codelets/ops/upsample.h"
+#include "codelets/cuda/kernels.h"
 
 static const char *const modes[] = {"nearest", "bilinear", NULL};
 
 static const gpp__key upsample_keys[] = {
     {.name = "scale",
      .type = GPP__KEY_INT,
-     .offset = offsetof(upsample_attr, scale),
+     .offset = offsetof(gpp__upsample_attr, scale),
      .count = 2,
      .min = 1,
      .max = 32767},
     {.name = "size",
      .type = GPP__KEY_INT,
-     .offset = offsetof(upsample_attr, size),
+     .offset = offsetof(gpp__upsample_attr, size),
      .count = 2,
      .min = 1,
      .max = INT32_MAX / 2},
     {.name = "mode",
      .type = GPP__KEY_CHOICE,
-     .offset = offsetof(upsample_attr, mode),
+     .offset = offsetof(gpp__upsample_attr, mode),
      .count = 1,
-     .fallback = NEAREST,
+     .fallback = GPP__NEAREST,
      .choices = modes},
     {.name = "align_corners",
      .type = GPP__KEY_BOOL,
-     .offset = offsetof(upsample_attr, align_corners),
+     .offset = offsetof(gpp__upsample_attr, align_corners),
      .count = 1,
      .max = 1},
     {.name = NULL},
@@ -50,13 +41,13 @@ static const gpp__key upsample_keys[] = {
 
 static gpp_status check(const gpp__layer *layer, gpp_error *err)
 {
-    const upsample_attr *attr = layer->attr;
+    const gpp__upsample_attr *attr = layer->attr;
     if (!attr->scale[0] == !attr->size[0])
         return gpp__fail_layer(err, GPP_EINVAL, layer->index,
                                "upsample (layer %d, \"%s\"): %s of scale and size is given, one is "
                                "needed",
                                layer->index, layer->label, attr->scale[0] ? "each" : "none");
-    if (attr->align_corners && attr->mode == NEAREST)
+    if (attr->align_corners && attr->mode == GPP__NEAREST)
         return gpp__fail_layer(err, GPP_EINVAL, layer->index,
                                "upsample (layer %d, \"%s\"): align_corners=1 goes with "
                                "mode=bilinear alone",
@@ -66,7 +57,7 @@ static gpp_status check(const gpp__layer *layer, gpp_error *err)
 
 static gpp_status upsample_infer(gpp__layer *layer, gpp_error *err)
 {
-    const upsample_attr *attr = layer->attr;
+    const gpp__upsample_attr *attr = layer->attr;
     gpp_status status = gpp__expect_float(layer, 3, 3, err);
     if (status == GPP_OK)
         status = check(layer, err);
@@ -86,20 +77,9 @@ static gpp_status upsample_infer(gpp__layer *layer, gpp_error *err)
 
 static gpp__window window_of(const gpp__layer *layer, int axis, int64_t o)
 {
-    const upsample_attr *attr = layer->attr;
+    const gpp__upsample_attr *attr = layer->attr;
     int64_t in = layer->in[0].dim[1 + axis], out = layer->out[0].dim[1 + axis];
-    double at = 0;
-    if (attr->mode == NEAREST)
-        return (gpp__window){o * in / out, 1, 1, 0};
-    if (!attr->align_corners)
-        at = fmax(0, ((double)o + 0.5) * (double)in / (double)out - 0.5);
-    else if (out > 1)
-        at = (double)o * (double)(in - 1) / (double)(out - 1);
-    int64_t first = gpp__min64((int64_t)at, in - 1);
-    double rest = at - (double)first;
-    if (first == in - 1 || rest == 0)
-        return (gpp__window){first, 1, 1, 0};
-    return (gpp__window){first, 2, 1 - rest, rest};
+    return gpp__upsample_window(attr->mode, attr->align_corners, in, out, o);
 }
 
 static gpp_status upsample_prepare(gpp__kernel *kernel, gpp_error *err)
@@ -109,18 +89,19 @@ static gpp_status upsample_prepare(gpp__kernel *kernel, gpp_error *err)
 
 static double upsample_flops(const gpp__layer *layer)
 {
-    double each = ((const upsample_attr *)layer->attr)->mode == BILINEAR ? 8 : 0;
+    double each = ((const gpp__upsample_attr *)layer->attr)->mode == GPP__BILINEAR ? 8 : 0;
     return each * (double)gpp__desc_count(&layer->out[0]);
 }
 
 const gpp_op gpp_op_upsample = {
     .name = "upsample",
     .keys = upsample_keys,
-    .attr_size = sizeof(upsample_attr),
+    .attr_size = sizeof(gpp__upsample_attr),
     .infer = upsample_infer,
     .flops = upsample_flops,
     .cpu.prepare = upsample_prepare,
     .cpu.release = gpp__resample_release,
     .cpu.forward = gpp__resample_forward,
     .cpu.backward = gpp__resample_backward,
+    .cuda = GPP__CUDA_KERNELS(upsample),
 };

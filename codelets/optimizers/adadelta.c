@@ -10,6 +10,7 @@
  * Zeiler, "Adadelta: an adaptive learning rate method", arXiv 1212.5701.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct adadelta_attr {
@@ -17,11 +18,7 @@ typedef struct adadelta_attr {
     bool maximize;
 } adadelta_attr;
 
-typedef struct factors {
-    float lr, sign, decay, keep, fresh, eps;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__adadelta_factors f, int64_t count, float *restrict p,
                                const float *restrict grad, float *restrict square,
                                float *restrict moved)
 {
@@ -34,11 +31,10 @@ VECTORISED static void descend(factors f, int64_t count, float *restrict p,
     }
 }
 
-static gpp_status adadelta_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                                  float *param, const float *grad, float *const state[])
+gpp__adadelta_factors gpp__adadelta_factors_of(const void *attr, int64_t t, const double scalar[])
 {
     const adadelta_attr *a = attr;
-    factors f = {
+    gpp__adadelta_factors f = {
         .lr = (float)a->lr,
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)a->weight_decay,
@@ -48,6 +44,13 @@ static gpp_status adadelta_update(const void *attr, int64_t t, const double scal
     };
     (void)t;
     (void)scalar;
+    return f;
+}
+
+static gpp_status adadelta_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                  float *param, const float *grad, float *const state[])
+{
+    gpp__adadelta_factors f = gpp__adadelta_factors_of(attr, t, scalar);
     descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
@@ -83,4 +86,5 @@ const gpp_optimizer gpp_optimizer_adadelta = {
     .lr_offset = offsetof(adadelta_attr, lr),
     .weight_decay_offset = offsetof(adadelta_attr, weight_decay),
     .update = adadelta_update,
+    .update_cuda = GPP__CUDA_UPDATE(adadelta),
 };

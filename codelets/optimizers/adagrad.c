@@ -9,6 +9,7 @@
  * JMLR 2011.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct adagrad_attr {
@@ -16,11 +17,7 @@ typedef struct adagrad_attr {
     bool maximize;
 } adagrad_attr;
 
-typedef struct factors {
-    float lr, sign, decay, eps, begin;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__adagrad_factors f, int64_t count, float *restrict p,
                                const float *restrict grad, float *restrict sum)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -30,11 +27,10 @@ VECTORISED static void descend(factors f, int64_t count, float *restrict p,
     }
 }
 
-static gpp_status adagrad_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                                 float *param, const float *grad, float *const state[])
+gpp__adagrad_factors gpp__adagrad_factors_of(const void *attr, int64_t t, const double scalar[])
 {
     const adagrad_attr *a = attr;
-    factors f = {
+    gpp__adagrad_factors f = {
         .lr = (float)(a->lr / (1 + (double)(t - 1) * a->lr_decay)),
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)a->weight_decay,
@@ -42,6 +38,13 @@ static gpp_status adagrad_update(const void *attr, int64_t t, const double scala
         .begin = t == 1 ? (float)a->initial_accumulator_value : 0,
     };
     (void)scalar;
+    return f;
+}
+
+static gpp_status adagrad_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                 float *param, const float *grad, float *const state[])
+{
+    gpp__adagrad_factors f = gpp__adagrad_factors_of(attr, t, scalar);
     descend(f, count, param, grad, state[0]);
     return GPP_OK;
 }
@@ -73,4 +76,5 @@ const gpp_optimizer gpp_optimizer_adagrad = {
     .lr_offset = offsetof(adagrad_attr, lr),
     .weight_decay_offset = offsetof(adagrad_attr, weight_decay),
     .update = adagrad_update,
+    .update_cuda = GPP__CUDA_UPDATE(adagrad),
 };

@@ -11,6 +11,7 @@
  * and beyond", ICLR 2018.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct adam_attr {
@@ -18,12 +19,7 @@ typedef struct adam_attr {
     bool amsgrad, maximize;
 } adam_attr;
 
-/* x = shrink·p, g = sign·grad + decay·x. Factors of 0 and 1 change no finite number. */
-typedef struct factors {
-    float sign, decay, shrink, keep_m, fresh_m, keep_v, fresh_v, step, root, eps;
-} factors;
-
-VECTORISED static void adapt(factors f, int64_t count, float *restrict p,
+VECTORISED static void adapt(gpp__adam_factors f, int64_t count, float *restrict p,
                              const float *restrict grad, float *restrict m, float *restrict v)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -34,7 +30,7 @@ VECTORISED static void adapt(factors f, int64_t count, float *restrict p,
     }
 }
 
-VECTORISED static void adapt_amsgrad(factors f, int64_t count, float *restrict p,
+VECTORISED static void adapt_amsgrad(gpp__adam_factors f, int64_t count, float *restrict p,
                                      const float *restrict grad, float *restrict m,
                                      float *restrict v, float *restrict top)
 {
@@ -48,11 +44,10 @@ VECTORISED static void adapt_amsgrad(factors f, int64_t count, float *restrict p
 }
 
 /* @param decay   added to the gradient  @param shrink  of the parameter */
-static void update(const adam_attr *a, int64_t t, double decay, double shrink, int64_t count,
-                   float *param, const float *grad, float *const state[])
+static gpp__adam_factors factors_of(const adam_attr *a, int64_t t, double decay, double shrink)
 {
     double beta[2] = {gpp__beta(a->betas, 0), gpp__beta(a->betas, 1)};
-    factors f = {
+    return (gpp__adam_factors){
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)decay,
         .shrink = (float)shrink,
@@ -63,29 +58,43 @@ static void update(const adam_attr *a, int64_t t, double decay, double shrink, i
         .step = (float)(a->lr / (1 - pow(beta[0], (double)t))),
         .root = (float)(1 / sqrt(1 - pow(beta[1], (double)t))),
         .eps = (float)a->eps,
+        .amsgrad = a->amsgrad,
     };
-    if (a->amsgrad)
+}
+
+gpp__adam_factors gpp__adam_factors_of(const void *attr, int64_t t, const double scalar[])
+{
+    (void)scalar;
+    return factors_of(attr, t, ((const adam_attr *)attr)->weight_decay, 1);
+}
+
+gpp__adam_factors gpp__adamw_factors_of(const void *attr, int64_t t, const double scalar[])
+{
+    const adam_attr *a = attr;
+    (void)scalar;
+    return factors_of(a, t, 0, 1 - a->lr * a->weight_decay);
+}
+
+static gpp_status update(gpp__adam_factors f, int64_t count, float *param, const float *grad,
+                         float *const state[])
+{
+    if (f.amsgrad)
         adapt_amsgrad(f, count, param, grad, state[0], state[1], state[2]);
     else
         adapt(f, count, param, grad, state[0], state[1]);
+    return GPP_OK;
 }
 
 static gpp_status adam_update(const void *attr, int64_t t, const double scalar[], int64_t count,
                               float *param, const float *grad, float *const state[])
 {
-    const adam_attr *a = attr;
-    (void)scalar;
-    update(a, t, a->weight_decay, 1, count, param, grad, state);
-    return GPP_OK;
+    return update(gpp__adam_factors_of(attr, t, scalar), count, param, grad, state);
 }
 
 static gpp_status adamw_update(const void *attr, int64_t t, const double scalar[], int64_t count,
                                float *param, const float *grad, float *const state[])
 {
-    const adam_attr *a = attr;
-    (void)scalar;
-    update(a, t, 0, 1 - a->lr * a->weight_decay, count, param, grad, state);
-    return GPP_OK;
+    return update(gpp__adamw_factors_of(attr, t, scalar), count, param, grad, state);
 }
 
 static int adam_states(const void *attr)
@@ -125,6 +134,7 @@ const gpp_optimizer gpp_optimizer_adam = {
     .lr_offset = offsetof(adam_attr, lr),
     .weight_decay_offset = offsetof(adam_attr, weight_decay),
     .update = adam_update,
+    .update_cuda = GPP__CUDA_UPDATE(adam),
 };
 
 const gpp_optimizer gpp_optimizer_adamw = {
@@ -137,4 +147,5 @@ const gpp_optimizer gpp_optimizer_adamw = {
     .lr_offset = offsetof(adam_attr, lr),
     .weight_decay_offset = offsetof(adam_attr, weight_decay),
     .update = adamw_update,
+    .update_cuda = GPP__CUDA_UPDATE(adamw),
 };

@@ -9,6 +9,7 @@
  * Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, section 7.1.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct adamax_attr {
@@ -16,11 +17,7 @@ typedef struct adamax_attr {
     bool maximize;
 } adamax_attr;
 
-typedef struct factors {
-    float sign, decay, keep_m, fresh_m, keep_u, step, eps;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__adamax_factors f, int64_t count, float *restrict p,
                                const float *restrict grad, float *restrict m, float *restrict u)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -32,12 +29,11 @@ VECTORISED static void descend(factors f, int64_t count, float *restrict p,
     }
 }
 
-static gpp_status adamax_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                                float *param, const float *grad, float *const state[])
+gpp__adamax_factors gpp__adamax_factors_of(const void *attr, int64_t t, const double scalar[])
 {
     const adamax_attr *a = attr;
     double first = gpp__beta(a->betas, 0);
-    factors f = {
+    gpp__adamax_factors f = {
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)a->weight_decay,
         .keep_m = (float)first,
@@ -47,6 +43,13 @@ static gpp_status adamax_update(const void *attr, int64_t t, const double scalar
         .eps = (float)a->eps,
     };
     (void)scalar;
+    return f;
+}
+
+static gpp_status adamax_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                float *param, const float *grad, float *const state[])
+{
+    gpp__adamax_factors f = gpp__adamax_factors_of(attr, t, scalar);
     descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
@@ -80,4 +83,5 @@ const gpp_optimizer gpp_optimizer_adamax = {
     .lr_offset = offsetof(adamax_attr, lr),
     .weight_decay_offset = offsetof(adamax_attr, weight_decay),
     .update = adamax_update,
+    .update_cuda = GPP__CUDA_UPDATE(adamax),
 };

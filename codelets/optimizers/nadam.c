@@ -13,17 +13,14 @@
  * μ_t once too often; this is its documentation, its foreach=True, and PyTorch from 2.0 on.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct nadam_attr {
     double lr, betas[2], eps, weight_decay, momentum_decay;
 } nadam_attr;
 
-typedef struct factors {
-    float decay, keep_m, fresh_m, keep_v, fresh_v, step_g, step_m, root, eps;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__nadam_factors f, int64_t count, float *restrict p,
                                const float *restrict grad, float *restrict m, float *restrict v)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -45,13 +42,12 @@ static void nadam_advance(const void *attr, int64_t t, double scalar[])
     scalar[0] *= momentum_at(attr, t);
 }
 
-static gpp_status nadam_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                               float *param, const float *grad, float *const state[])
+gpp__nadam_factors gpp__nadam_factors_of(const void *attr, int64_t t, const double scalar[])
 {
     const nadam_attr *a = attr;
     double beta[2] = {gpp__beta(a->betas, 0), gpp__beta(a->betas, 1)};
     double now = momentum_at(a, t), next = momentum_at(a, t + 1);
-    factors f = {
+    gpp__nadam_factors f = {
         .decay = (float)a->weight_decay,
         .keep_m = (float)beta[0],
         .fresh_m = (float)(1 - beta[0]),
@@ -62,6 +58,13 @@ static gpp_status nadam_update(const void *attr, int64_t t, const double scalar[
         .root = (float)(1 / sqrt(1 - pow(beta[1], (double)t))),
         .eps = (float)a->eps,
     };
+    return f;
+}
+
+static gpp_status nadam_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                               float *param, const float *grad, float *const state[])
+{
+    gpp__nadam_factors f = gpp__nadam_factors_of(attr, t, scalar);
     descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
@@ -100,4 +103,5 @@ const gpp_optimizer gpp_optimizer_nadam = {
     .scalars = 1,
     .advance = nadam_advance,
     .update = nadam_update,
+    .update_cuda = GPP__CUDA_UPDATE(nadam),
 };

@@ -16,6 +16,7 @@
  * places.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct rmsprop_attr {
@@ -23,11 +24,7 @@ typedef struct rmsprop_attr {
     bool centered, maximize;
 } rmsprop_attr;
 
-typedef struct factors {
-    float lr, sign, decay, keep, fresh, eps, momentum;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__rmsprop_factors f, int64_t count, float *restrict p,
                                const float *restrict grad, float *restrict square)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -37,7 +34,7 @@ VECTORISED static void descend(factors f, int64_t count, float *restrict p,
     }
 }
 
-VECTORISED static void descend_momentum(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend_momentum(gpp__rmsprop_factors f, int64_t count, float *restrict p,
                                         const float *restrict grad, float *restrict square,
                                         float *restrict buffer)
 {
@@ -50,7 +47,7 @@ VECTORISED static void descend_momentum(factors f, int64_t count, float *restric
 }
 
 /* With momentum 0 the buffer is h. */
-VECTORISED static void descend_centered(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend_centered(gpp__rmsprop_factors f, int64_t count, float *restrict p,
                                         const float *restrict grad, float *restrict square,
                                         float *restrict buffer, float *restrict mean)
 {
@@ -65,11 +62,10 @@ VECTORISED static void descend_centered(factors f, int64_t count, float *restric
     }
 }
 
-static gpp_status rmsprop_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                                 float *param, const float *grad, float *const state[])
+gpp__rmsprop_factors gpp__rmsprop_factors_of(const void *attr, int64_t t, const double scalar[])
 {
     const rmsprop_attr *a = attr;
-    factors f = {
+    gpp__rmsprop_factors f = {
         .lr = (float)a->lr,
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)a->weight_decay,
@@ -77,12 +73,22 @@ static gpp_status rmsprop_update(const void *attr, int64_t t, const double scala
         .fresh = (float)(1 - a->alpha),
         .eps = (float)a->eps,
         .momentum = (float)a->momentum,
+        .way = a->centered        ? GPP__RMSPROP_CENTERED
+               : a->momentum != 0 ? GPP__RMSPROP_MOMENTUM
+                                  : GPP__RMSPROP_PLAIN,
     };
     (void)t;
     (void)scalar;
-    if (a->centered)
+    return f;
+}
+
+static gpp_status rmsprop_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                                 float *param, const float *grad, float *const state[])
+{
+    gpp__rmsprop_factors f = gpp__rmsprop_factors_of(attr, t, scalar);
+    if (f.way == GPP__RMSPROP_CENTERED)
         descend_centered(f, count, param, grad, state[0], state[1], state[2]);
-    else if (a->momentum != 0)
+    else if (f.way == GPP__RMSPROP_MOMENTUM)
         descend_momentum(f, count, param, grad, state[0], state[1]);
     else
         descend(f, count, param, grad, state[0]);
@@ -113,4 +119,5 @@ const gpp_optimizer gpp_optimizer_rmsprop = {
     .lr_offset = offsetof(rmsprop_attr, lr),
     .weight_decay_offset = offsetof(rmsprop_attr, weight_decay),
     .update = rmsprop_update,
+    .update_cuda = GPP__CUDA_UPDATE(rmsprop),
 };

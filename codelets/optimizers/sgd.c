@@ -9,6 +9,7 @@
  * learning", ICML 2013.
  */
 #include "codelets/cpu/vectorised.h"
+#include "codelets/cuda/update.h"
 #include "codelets/optimizers/internal.h"
 
 typedef struct sgd_attr {
@@ -16,20 +17,14 @@ typedef struct sgd_attr {
     bool nesterov, maximize;
 } sgd_attr;
 
-/* As floats, with the signs and cases folded in: g = sign·grad + decay·p, b = keep·b + fresh·g,
- * p -= lr·(direct·g + via·b). A factor of 0 or 1 changes no finite number. */
-typedef struct factors {
-    float lr, sign, decay, keep, fresh, direct, via;
-} factors;
-
-VECTORISED static void descend(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend(gpp__sgd_factors f, int64_t count, float *restrict p,
                                const float *restrict grad)
 {
     for (int64_t k = 0; k < count; k++)
         p[k] -= f.lr * (f.sign * grad[k] + f.decay * p[k]);
 }
 
-VECTORISED static void descend_first(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend_first(gpp__sgd_factors f, int64_t count, float *restrict p,
                                      const float *restrict grad, float *restrict buffer)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -39,7 +34,7 @@ VECTORISED static void descend_first(factors f, int64_t count, float *restrict p
     }
 }
 
-VECTORISED static void descend_further(factors f, int64_t count, float *restrict p,
+VECTORISED static void descend_further(gpp__sgd_factors f, int64_t count, float *restrict p,
                                        const float *restrict grad, float *restrict buffer)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -50,12 +45,10 @@ VECTORISED static void descend_further(factors f, int64_t count, float *restrict
     }
 }
 
-static gpp_status sgd_update(const void *attr, int64_t t, const double scalar[], int64_t count,
-                             float *param, const float *grad, float *const state[])
+gpp__sgd_factors gpp__sgd_factors_of(const void *attr, int64_t t, const double scalar[])
 {
-    (void)scalar;
     const sgd_attr *a = attr;
-    factors f = {
+    gpp__sgd_factors f = {
         .lr = (float)a->lr,
         .sign = a->maximize ? -1.0f : 1.0f,
         .decay = (float)a->weight_decay,
@@ -63,10 +56,21 @@ static gpp_status sgd_update(const void *attr, int64_t t, const double scalar[],
         .fresh = (float)(1 - a->dampening),
         .direct = a->nesterov ? 1.0f : 0.0f,
         .via = a->nesterov ? (float)a->momentum : 1.0f,
+        .way = a->momentum == 0 ? GPP__SGD_PLAIN
+               : t == 1         ? GPP__SGD_FIRST
+                                : GPP__SGD_FURTHER,
     };
-    if (a->momentum == 0)
+    (void)scalar;
+    return f;
+}
+
+static gpp_status sgd_update(const void *attr, int64_t t, const double scalar[], int64_t count,
+                             float *param, const float *grad, float *const state[])
+{
+    gpp__sgd_factors f = gpp__sgd_factors_of(attr, t, scalar);
+    if (f.way == GPP__SGD_PLAIN)
         descend(f, count, param, grad);
-    else if (t == 1)
+    else if (f.way == GPP__SGD_FIRST)
         descend_first(f, count, param, grad, state[0]);
     else
         descend_further(f, count, param, grad, state[0]);
@@ -115,4 +119,5 @@ const gpp_optimizer gpp_optimizer_sgd = {
     .lr_offset = offsetof(sgd_attr, lr),
     .weight_decay_offset = offsetof(sgd_attr, weight_decay),
     .update = sgd_update,
+    .update_cuda = GPP__CUDA_UPDATE(sgd),
 };

@@ -41,6 +41,14 @@ GPP_API const char *gpp_checkpoint_name(gpp_checkpoint mode);
 /** The mode of that name. @return GPP_OK or GPP_EINVAL (the message lists them) */
 GPP_API gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_error *err);
 
+/** What matrix products and convolutions on a GPU compute with. Tensors, parameters and sums are
+ * float32 in any case. */
+typedef enum gpp_math {
+    GPP_MATH_F32 = 0,  /* float32 */
+    GPP_MATH_TF32 = 1, /* operands rounded to TF32: ten bits behind the point */
+    GPP_MATH_BF16 = 2, /* operands rounded to bfloat16: seven bits behind the point */
+} gpp_math;
+
 /** Start from GPP_PIPE_OPTIONS_INIT, which leaves every choice to the library; fields may be added
  * at the end. */
 typedef struct gpp_pipe_options {
@@ -54,9 +62,10 @@ typedef struct gpp_pipe_options {
 
     /*
      * [device_count] where partition j runs: "cpu" (every core this process may use),
-     * "cpu:K" (core K), "cpu:A-B,C" (those cores); logical core numbers, from 0. A device may be
-     * named repeatedly: those partitions share it. Surplus entries are ignored. NULL: the cores
-     * this process may use, one set for each partition.
+     * "cpu:K" (core K), "cpu:A-B,C" (those cores); logical core numbers, from 0; "cuda:K" (GPU K,
+     * as CUDA counts; docs/gpu.md). A device may be named repeatedly: those partitions share it.
+     * Surplus entries are ignored. NULL: the GPUs, in an order in which neighbours are near each
+     * other, or where there are none the cores this process may use, one set for each partition.
      *
      * Layers may be placed instead: consecutive ones on the same device (layers without a
      * placement are where the one before is) form a partition, and devices is not given. With a
@@ -116,12 +125,18 @@ typedef struct gpp_pipe_options {
                              docs/reference.md. Only gpipe's backwards go by descending micro-batch:
                              the others give the bits of gpipe with ascending_backward. NULL: gpipe
                            */
+
+    gpp_math cuda_math;      /* on GPUs: what matrix products and convolutions compute with */
+    bool cuda_any_algorithm; /* on GPUs: libraries may use algorithms whose sums run in any order.
+                                They may be faster; then two runs, or two cuts, give different last
+                                bits */
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
-            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL                \
+            false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL, GPP_MATH_F32, \
+            false                                                                                  \
     }
 
 /** Names of the built-in losses, optimizers and orders of tasks, NULL past the last. Static
@@ -293,7 +308,8 @@ GPP_API gpp_status gpp_pipe_evaluate(gpp_pipe *pipe, const gpp_tensor *x, const 
  * Write the unreduced losses of every call with a target to the caller's memory, whatever the
  * reduction.
  * @param each  float32: cross_entropy, nll: the target's shape; others: the output's. Its rows must
- * be those of the calls that follow. It must stay until NULL, which stops it, is given
+ * be those of the calls that follow. It must stay until NULL is given, which stops it and waits for
+ * submitted steps: each writes where it was told to when it was submitted
  */
 GPP_API gpp_status gpp_pipe_keep_losses(gpp_pipe *pipe, const gpp_tensor *each, gpp_error *err);
 
@@ -349,7 +365,8 @@ GPP_API gpp_status gpp_pipe_gradient(gpp_pipe *pipe, const char *name, float dat
  * Stop (or resume) learning parameters: no gradient is computed for them, none is passed to what
  * only they would need, the optimizer leaves them and their state alone.
  * @param name  "<label>.<parameter>", or "<label>" of a layer for all of its parameters
- * @return GPP_OK, GPP_ENOENT. Kept forwards and gradients are discarded
+ * @return GPP_OK, GPP_ENOENT, GPP_ESTATE (the pipe is unusable). Kept forwards and gradients are
+ * discarded
  */
 GPP_API gpp_status gpp_pipe_freeze(gpp_pipe *pipe, const char *name, bool frozen, gpp_error *err);
 

@@ -12,6 +12,9 @@
  * A trace is plain data: programs may make or change one. What is given to the functions here is
  * checked first, so they refuse what does not fit together and never read out of bounds.
  *
+ * It may carry what a forecast said of the same pipe, so that planned times stand beside measured
+ * ones wherever it is looked at (gpp_trace_set_forecast).
+ *
  * The formats are described in docs/traces.md.
  */
 #ifndef GRIDPIPE_TRACE_H
@@ -65,6 +68,14 @@ typedef struct gpp_trace_link {
     int transfers;
 } gpp_trace_link;
 
+/** What a forecast says of the tasks of a kind of a partition, in one step. */
+typedef struct gpp_trace_plan {
+    char kind;
+    int partition;
+    int tasks; /* of them, >= 1 */
+    double mean_ms;
+} gpp_trace_plan;
+
 typedef struct gpp_trace {
     int layers, partitions, devices, steps, tasks, links, points;
     gpp_trace_device *device;  /* [devices] */
@@ -73,6 +84,10 @@ typedef struct gpp_trace {
     gpp_trace_link *link;      /* [links] */
     gpp_forecast_point *point; /* [points] bytes of buffers on a device that somebody still needs,
                                   from a time on; ascending */
+    int plans;                 /* 0: nothing is known of what was planned */
+    gpp_trace_plan *plan;      /* [plans] ascending by kind, in the order F O L S R B W N U, then
+                                  partition */
+    double planned_ms;         /* length of the planned step */
 } gpp_trace;
 
 /**
@@ -93,6 +108,18 @@ GPP_API gpp_status gpp_pipe_record(gpp_pipe *pipe, int steps, gpp_error *err);
  * @return GPP_OK, GPP_ESTATE (nothing has been noted), GPP_ENOMEM
  */
 GPP_API gpp_status gpp_pipe_trace(const gpp_pipe *pipe, gpp_trace **trace, gpp_error *err);
+
+/**
+ * Put what was planned into a trace: the length of the step, and the mean time of each partition's
+ * tasks of each kind. Files keep it, and reports use it. What was there before is replaced.
+ *
+ * @param trace     of gpp_pipe_trace or gpp_trace_read
+ * @param forecast  of the same pipe (gpp_forecast_new); it is copied. NULL: none
+ * @return GPP_OK, GPP_EINVAL (a forecast with other partitions, or that contradicts itself),
+ * GPP_ENOMEM; the trace is as it was then
+ */
+GPP_API gpp_status gpp_trace_set_forecast(gpp_trace *trace, const gpp_forecast *forecast,
+                                          gpp_error *err);
 
 /** NULL is fine. */
 GPP_API void gpp_trace_free(gpp_trace *trace);
@@ -127,9 +154,10 @@ GPP_API gpp_status gpp_trace_read(gpp_trace **trace, const char *path, gpp_error
 
 /* --- summed up -------------------------------------------------------------------------------- */
 
-/** What a device did in a step. The eight parts from busy to drain add up to the time it had. */
+/** What a device did in a step. The seven parts from busy to drain add up to the time it had. */
 typedef struct gpp_trace_share {
-    double span_ms;      /* the step's length; where steps overlap, what of it is the device's */
+    double span_ms;      /* the step's length; where steps overlap, what of it is the device's: of
+                            all steps together every moment in which one of them ran, once */
     double busy_ms;      /* it ran tasks */
     double warm_up_ms;   /* idle before its first task */
     double transfer_ms;  /* idle, its next task ready but for data on another memory node */
@@ -146,20 +174,25 @@ typedef struct gpp_trace_cell {
     char kind;
     int partition, count;
     double mean_ms, least_ms, most_ms;
-    double planned_ms; /* mean of the same tasks in the forecast; NAN: not known */
+    double planned_ms; /* mean of the same tasks as planned; NAN: not known */
 } gpp_trace_cell;
 
 typedef struct gpp_trace_report {
     const gpp_trace *trace;
     double *step_ms;        /* [steps] from the start of its first task to the end of its last */
-    double *bound_ms;       /* [steps] the same with nothing but tasks and what they wait for */
+    double *bound_ms;       /* [steps] the same with nothing but tasks and what they wait for: each
+                               other, and a device that has not done with the step before */
     double *gap_ms;         /* [steps] from the end of the last task of the step before to the start
                                of its first; negative: they overlap; 0 for the first */
+    double *period_ms;      /* [steps] from the end of the last task of the step before to that of
+                               its own, what it has added to the whole; of the first its length */
     gpp_trace_share *share; /* [steps][devices] */
     gpp_trace_share *all;   /* [devices] of all steps together */
     int cells;
     gpp_trace_cell *cell; /* [cells] by kind, then partition */
-    double planned_ms;    /* of a step, by the forecast; NAN: there is none */
+    double planned_ms;    /* of a step, as planned; NAN: not known */
+    double *of_plan;      /* [steps] its length by that; NAN: not known, or it has other tasks than
+                             planned (an evaluation, ...) */
 } gpp_trace_report;
 
 /**
@@ -169,10 +202,13 @@ typedef struct gpp_trace_report {
  * backward for that of the partition behind, or the loss. Imbalance is found by running every
  * step's tasks once more in their order with the mean time of their kind.
  *
+ * Steps may overlap (gpp_pipe_submit). A device's time between two of its steps belongs to the
+ * first until that has ended everywhere, then to the second.
+ *
  * @param report    out; release with gpp_trace_report_free. It points into the trace, which must
  *                  outlive it
  * @param forecast  of the same pipe (gpp_forecast_new): its cells' times are put beside the
- *                  measured ones; NULL: none
+ *                  measured ones; NULL: what the trace says was planned, if it does
  * @return GPP_OK, GPP_EINVAL (a trace that contradicts itself, a forecast with other partitions),
  *         GPP_ENOMEM
  */

@@ -1,0 +1,20 @@
+/*
+ * codelets/cuda/mover.h: what cells do on a GPU beside their operators (codelets/move.h).
+ */
+#ifndef GPP_CODELETS_CUDA_MOVER_H
+#define GPP_CODELETS_CUDA_MOVER_H
+
+#include "codelets/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "codelets/move.h"
+
+extern const struct gpp__mover gpp__cuda_mover;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

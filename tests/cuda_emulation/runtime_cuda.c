@@ -1,0 +1,84 @@
+/*
+ * tests/cuda_emulation/runtime_cuda.c: graph/runtime_cuda.c's place in a library whose GPUs are
+ * emulated: two of them, whose tasks StarPU's CPU workers run. Everything of a pipe on GPUs is
+ * theirs then but StarPU's own driver: kernels, what cells copy, plans, errands.
+ */
+#include <stdlib.h>
+
+#include "codelets/cuda/mover.h"
+#include "graph/runtime.h"
+
+enum { EMULATED = 2 };
+
+static gpp__cuda *context[EMULATED + 1][3][2]; /* the last for preparing; by way of computing */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+gpp_status gpp__runtime_find_gpus(gpp__gpus *gpus, bool running, gpp_error *err)
+{
+    (void)running, (void)err;
+    gpp_emulation_any_memory();
+    setenv("GPP_EMULATION_DEVICES", "2", 0);
+    *gpus = (gpp__gpus){.count = EMULATED, .status = GPP_ENODEV, .why = "two are emulated"};
+    for (int k = 0; k < EMULATED; k++)
+        gpus->ordinal[k] = k;
+    return GPP_OK;
+}
+
+int gpp__runtime_cuda_worker(int ordinal)
+{
+    int worker[STARPU_NMAXWORKERS];
+    int workers = (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, worker, STARPU_NMAXWORKERS);
+    return ordinal < EMULATED && workers > 0 ? worker[ordinal % workers] : -1;
+}
+
+size_t gpp__runtime_memory(const gpp__runtime *runtime, const gpp__device *device)
+{
+    (void)runtime, (void)device;
+    return 0;
+}
+
+const struct gpp__mover *gpp__runtime_mover(void)
+{
+    return &gpp__cuda_mover;
+}
+
+static gpp_status get(int k, gpp__cuda_mode mode, gpp__cuda **cuda, gpp_error *err)
+{
+    int before = 0;
+    pthread_mutex_lock(&lock);
+    cudaGetDevice(&before);
+    cudaSetDevice(k % EMULATED);
+    gpp__cuda **c = &context[k][mode.math][mode.deterministic];
+    gpp_status status =
+        *c ? GPP_OK
+           : gpp__cuda_new(c, k % EMULATED, NULL, (gpp__math)mode.math, mode.deterministic, err);
+    *cuda = *c;
+    cudaSetDevice(before);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+gpp_status gpp__runtime_cuda(int worker, gpp__cuda_mode mode, gpp__cuda **cuda, gpp_error *err)
+{
+    return get(worker == gpp__runtime_cuda_worker(0) ? 0 : 1, mode, cuda, err);
+}
+
+gpp_status gpp__runtime_prepare(int ordinal, gpp__cuda_mode mode, gpp__cuda **cuda, gpp_error *err)
+{
+    (void)ordinal;
+    return get(EMULATED, mode, cuda, err);
+}
+
+void gpp__runtime_prepared(gpp__cuda *cuda)
+{
+    (void)cuda;
+}
+
+void gpp__runtime_end_cuda(void)
+{
+    gpp__cuda **all = &context[0][0][0];
+    for (size_t k = 0; k < sizeof context / sizeof *all; k++) {
+        gpp__cuda_free(all[k]);
+        all[k] = NULL;
+    }
+}
