@@ -46,6 +46,7 @@ else()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90) # A100, and H100 with code that newer ones translate
   endif()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared) # StarPU's and the libraries' own
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -91,7 +92,8 @@ else()
     target_compile_definitions(gridpipe_objects PRIVATE GPP__WITH_CUDA GPP__STARPU_CUDA=1)
     target_include_directories(gridpipe_objects SYSTEM PRIVATE
       ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})
-    list(APPEND gridpipe_needs CUDA::cudart CUDA::cublas CUDNN::cudnn)
+    # stdc++: what nvcc generates for the host has guarded static variables.
+    list(APPEND gridpipe_needs CUDA::cudart CUDA::cublas CUDNN::cudnn stdc++)
     message(STATUS "gridpipe: StarPU ${STARPU_VERSION} has CUDA: pipes run on GPUs, too")
   else()
     message(STATUS "gridpipe: StarPU ${STARPU_VERSION} is built without CUDA: kernels are compiled, "

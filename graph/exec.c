@@ -331,14 +331,15 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
 /** All plans share the buffers, so what counts is what is there already and what this plan adds. */
 static gpp_status within_limit(const gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 {
-    for (int d = 0; p->memory_limit && d < p->devices; d++) {
-        size_t need = p->state[d].planned + gpp__slots_missing(p, e, d);
-        if (need > p->memory_limit)
+    for (int d = 0; d < p->devices; d++) {
+        size_t limit = gpp__place_limit(p, d),
+               need = p->state[d].planned + gpp__slots_missing(p, e, d);
+        if (limit && need > limit)
             return gpp__fail(
                 err, GPP_ENOMEM,
                 "device %s: with a mini-batch of %lld rows it needs %zu bytes by plan, "
                 "the limit is %zu (more partitions or chunks, or checkpointing, need less)",
-                p->device[d].name, (long long)e->rows.rows[0], need, p->memory_limit);
+                p->device[d].name, (long long)e->rows.rows[0], need, limit);
     }
     return GPP_OK;
 }

@@ -162,16 +162,16 @@ static int count_batches(const gpp__network *n)
 /** Before anything large is taken: what a device holds whatever the mini-batch. */
 static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
 {
-    for (int d = 0; p->memory_limit && d < p->devices; d++) {
-        size_t need = 0;
+    for (int d = 0; d < p->devices; d++) {
+        size_t need = 0, limit = gpp__place_limit(p, d);
         for (int j = 0; j < p->partitions; j++)
             if (p->device_of[j] == d && p->home[j] == j)
                 need += gpp__block_end(p, j)->params_end + gpp__optimizer_bytes(p, j);
-        if (need > p->memory_limit)
+        if (limit && need > limit)
             return gpp__fail(err, GPP_ENOMEM,
                              "device %s: parameters and optimizer state alone need %zu bytes, the "
                              "limit is %zu (more partitions need less each)",
-                             p->device[d].name, need, p->memory_limit);
+                             p->device[d].name, need, limit);
     }
     return GPP_OK;
 }

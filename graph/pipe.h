@@ -238,6 +238,9 @@ gpp_status gpp__cut_homes(gpp_pipe *pipe, gpp_error *err);
 gpp_status gpp__cut_crossings(gpp_pipe *pipe, gpp_error *err);
 gpp_status gpp__place_devices(gpp_pipe *pipe, const gpp_pipe_options *options, gpp_error *err);
 gpp_status gpp__place_ports(gpp_pipe *pipe, gpp_error *err);
+/** Bytes that a device may need by plan: options.memory_limit, or what a GPU has if that is less.
+ * 0: any. */
+size_t gpp__place_limit(const gpp_pipe *pipe, int device);
 /** Loss and optimizer can be where the partitions are. */
 gpp_status gpp__place_check(const gpp_pipe *pipe, gpp_error *err);
 /** What this thread prepares the kernels of partition `j` with, until gpp__place_prepared; NULL: it

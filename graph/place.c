@@ -121,6 +121,12 @@ gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error 
     return status;
 }
 
+size_t gpp__place_limit(const gpp_pipe *p, int device)
+{
+    size_t has = gpp__runtime_memory(&p->runtime, &p->device[device]);
+    return !has || (p->memory_limit && p->memory_limit < has) ? p->memory_limit : has;
+}
+
 /* A user's functions for a loss are for CPU cores alone; so may be others one day. */
 gpp_status gpp__place_check(const gpp_pipe *p, gpp_error *err)
 {

@@ -41,8 +41,10 @@ set_source_files_properties(${gridpipe_cuda_sources} PROPERTIES LANGUAGE CXX)
 add_library(gridpipe_emulated STATIC ${emulated_sources} ${gridpipe_cuda_sources}
   ${emulation_sources})
 with_cuda(gridpipe_emulated ${emulation_includes})
+# Hidden: a StarPU with CUDA is to find CUDA's functions, not the emulation's.
 set_target_properties(gridpipe_emulated PROPERTIES
-  CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
+  CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+  C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden)
 target_include_directories(gridpipe_emulated PRIVATE cuda_emulation)
 target_compile_options(gridpipe_emulated PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -O1 $<$<BOOL:${GRIDPIPE_WERROR}>:-Werror>>)
@@ -58,10 +60,6 @@ foreach(source IN LISTS cuda_test_sources)
   add_gridpipe_test(${name}_emulated gridpipe_emulated ${source} ${cuda_helper_sources})
   with_cuda(${name}_emulated ${emulation_includes})
 endforeach()
-
-# Every reference vector by a pipe on emulated GPUs, too.
-add_gridpipe_test(test_vectors_emulated gridpipe_emulated test_vectors.c ${helper_sources})
-with_cuda(test_vectors_emulated ${emulation_includes})
 
 # --- on a device --------------------------------------------------------------------------------
 
@@ -81,7 +79,7 @@ if(TARGET gridpipe_cuda_kernels)
     add_gridpipe_test(${name}_device gridpipe_static ${source} ${cuda_helper_sources}
       ${cuda_objects})
     with_cuda(${name}_device "${CUDAToolkit_INCLUDE_DIRS};${CUDNN_INCLUDE_DIR}")
-    target_link_libraries(${name}_device PRIVATE CUDA::cudart CUDA::cublas CUDNN::cudnn)
+    target_link_libraries(${name}_device PRIVATE CUDA::cudart CUDA::cublas CUDNN::cudnn stdc++)
     set_target_properties(${name}_device PROPERTIES LINKER_LANGUAGE C)
   endforeach()
 endif()

@@ -20,6 +20,8 @@ static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_MEMORY] = "memory_limit",
     [TOOL_ASCENDING] = "ascending_backward",
     [TOOL_PIPELINE] = "pipeline",
+    [TOOL_MATH] = "cuda_math",
+    [TOOL_ANY_ALGORITHM] = "cuda_any_algorithm",
 };
 
 void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
@@ -44,8 +46,8 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
         {"deferred-batch-norm", TOOL_WORD, NULL, "0|1",
          "statistics of the mini-batch, once, instead of\nevery micro-batch's (0)", 0, 0},
         {"devices", TOOL_WORD, NULL, "A;B;...",
-         "of the partitions, in quotes: 'cpu:0;cpu:1'; each\n\"cpu\", \"cpu:2\" or \"cpu:0-1,4\" "
-         "(cores shared out)",
+         "of the partitions, in quotes: 'cpu:0;cpu:1'; each\n\"cpu\", \"cpu:2\", \"cpu:0-1,4\" or "
+         "\"cuda:0\" (GPUs, else\ncores shared out)",
          0, 0},
         {"memory-limit", TOOL_WORD, NULL, "BYTES",
          "that a device may need, such as 67108864, 64M or\n1.5G (none)", 0, 0},
@@ -54,14 +56,19 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
         {"pipeline", TOOL_WORD, NULL, "NAME",
          "the order of tasks: gpipe, 1f1b, interleaved, zb-h1,\nauto, or \"table:...\" (gpipe)", 0,
          0},
+        {"cuda-math", TOOL_WORD, NULL, "NAME", "of products on GPUs: f32, tf32 or bf16 (f32)", 0,
+         0},
+        {"cuda-any-algorithm", TOOL_WORD, NULL, "0|1",
+         "on GPUs also such whose bits change from run to\nrun (0)", 0, 0},
         {"pipe", TOOL_WORD, NULL, "TEXT",
          "these together: \"balance=3,3 chunks=4\n"
          "checkpoint=never deferred_batch_norm=0\"",
          0, 0},
     };
     static const int key_of[TOOL_PIPE_KEYS] = {
-        TOOL_PARTS,    TOOL_BALANCE, TOOL_CHUNKS, TOOL_CHECKPOINT, TOOL_ACTIVATIONS, TOOL_BUDGET,
-        TOOL_DEFERRED, TOOL_DEVICES, TOOL_MEMORY, TOOL_ASCENDING,  TOOL_PIPELINE};
+        TOOL_PARTS,    TOOL_BALANCE,  TOOL_CHUNKS,       TOOL_CHECKPOINT, TOOL_ACTIVATIONS,
+        TOOL_BUDGET,   TOOL_DEFERRED, TOOL_DEVICES,      TOOL_MEMORY,     TOOL_ASCENDING,
+        TOOL_PIPELINE, TOOL_MATH,     TOOL_ANY_ALGORITHM};
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
@@ -130,11 +137,23 @@ static gpp_status set_pipeline(tool_pipe *p, const char *text, gpp_error *err)
     return GPP_OK;
 }
 
+static gpp_status set_math(tool_pipe *p, const char *text, gpp_error *err)
+{
+    static const char *const name[] = {
+        [GPP_MATH_F32] = "f32", [GPP_MATH_TF32] = "tf32", [GPP_MATH_BF16] = "bf16"};
+    for (int k = 0; k < 3; k++)
+        if (!strcmp(text, name[k])) {
+            p->math = k;
+            return GPP_OK;
+        }
+    return wrong(err, TOOL_MATH, "f32, tf32 or bf16", text);
+}
+
 /* Semicolons part devices, as commas are in their names. */
 static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
 {
     char *at, *name;
-    if (strstr(text, ",cpu") || strstr(text, ", cpu"))
+    if (strstr(text, ",cpu") || strstr(text, ", cpu") || strstr(text, ",cuda"))
         return wrong(err, TOOL_DEVICES, "parted by ';', in quotes, such as 'cpu:0;cpu:1'", text);
     if (strlen(text) >= sizeof p->device_text)
         return wrong(err, TOOL_DEVICES, "shorter", text);
@@ -199,6 +218,10 @@ static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
         return set_bytes(err, key, text, &p->activation_limit);
     case TOOL_PIPELINE:
         return set_pipeline(p, text, err);
+    case TOOL_MATH:
+        return set_math(p, text, err);
+    case TOOL_ANY_ALGORITHM:
+        return set_flag(err, key, text, &p->any_algorithm);
     default:
         return set_flag(err, key, text, &p->ascending);
     }
@@ -282,6 +305,8 @@ void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
     o->activation_limit = p->activation_limit;
     o->profile = p->profile;
     o->pipeline = *p->pipeline ? p->pipeline : NULL;
+    o->cuda_math = (gpp_math)p->math;
+    o->cuda_any_algorithm = p->any_algorithm;
 }
 
 void tool_pipe_release(tool_pipe *p)

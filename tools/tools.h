@@ -135,6 +135,8 @@ enum {
     TOOL_MEMORY,
     TOOL_ASCENDING,
     TOOL_PIPELINE,
+    TOOL_MATH,
+    TOOL_ANY_ALGORITHM,
     TOOL_PIPE_KEYS
 };
 
@@ -144,7 +146,8 @@ typedef struct tool_pipe {
     int chunks;                               /* 0: 1 */
     bool has_checkpoint;
     gpp_checkpoint checkpoint;
-    bool deferred, ascending;
+    bool deferred, ascending, any_algorithm;
+    int math;            /* gpp_math */
     char pipeline[4096]; /* "": nothing is said */
     int devices;
     char device_text[512];

@@ -149,11 +149,6 @@ typedef struct sides {
     char *grad_out[CALLS][GPP__MAX_TENSORS];
 } sides;
 
-/* An operator may have none. */
-#define WEAK(op) extern const gpp__kernels gpp__cuda_##op __attribute__((weak));
-GPP__CUDA_OP_LIST(WEAK)
-#undef WEAK
-
 /* The operators' CUDA functions by name: built without CUDA, an operator does not have them. */
 static const gpp__kernels *kernels_of(const char *name)
 {

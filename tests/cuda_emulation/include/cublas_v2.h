@@ -6,6 +6,7 @@
 #define GPP_EMULATION_CUBLAS_V2_H
 
 #include <cuda_runtime.h>
+#include <library_types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,9 +44,6 @@ typedef enum {
     CUBLAS_COMPUTE_32F_FAST_16BF = 75,
     CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 } cublasComputeType_t;
-
-typedef enum { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType;
-typedef cudaDataType cudaDataType_t;
 
 const char *cublasGetStatusName(cublasStatus_t status);
 const char *cublasGetStatusString(cublasStatus_t status);
