@@ -223,6 +223,12 @@ struct gpp_op {
     /** Fill layer->skip and its numbers from attr, when the layer is made. NULL: no skips */
     void (*skips)(gpp__layer *layer);
 
+    /** In host memory: refuses values of input 0 that `cpu.forward` would refuse, and that kernels
+     * on other devices cannot. NULL: any will do. @param rows of `data` @param where "mini-batch"
+     */
+    gpp_status (*check)(const gpp__layer *layer, const void *data, int64_t rows, const char *where,
+                        gpp_error *err);
+
     unsigned backward_needs;
     bool in_place; /* out[0] may be in[0]'s memory, and grad_in[0] grad_out[0]'s */
     bool (*is_view)(const gpp__layer *layer); /* out[t] is in[t] unchanged in memory, outputs beyond

@@ -114,6 +114,33 @@ static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch 
     return GPP_OK;
 }
 
+/* --- what devices cannot refuse --------------------------------------------------------------- */
+
+/* The stage of an operator. */
+static const gpp__stage *stage_of(const gpp_pipe *p, int node)
+{
+    int j = 0;
+    while (j < p->partitions - 1 && node >= p->stage[j].first + p->stage[j].count)
+        j++;
+    return &p->stage[j];
+}
+
+/* Values of inputs that go to a device whose kernels cannot say what is wrong with them. */
+static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int t = 0; t < p->network->inputs && status == GPP_OK; t++) {
+        int node = p->network->value[p->network->input[t]].consumer;
+        if (node < 0 || !stage_of(p, node)->cuda || !p->network->node[node].op->check)
+            continue;
+        const gpp__desc *d = &p->network->value[p->network->input[t]].desc;
+        int64_t rows = d->batch == GPP_ROWS_FIXED ? d->rows : x[t].dim[0];
+        status = p->network->node[node].op->check(&p->network->node[node], x[t].data, rows,
+                                                  "mini-batch", err);
+    }
+    return status;
+}
+
 /* --- a call ----------------------------------------------------------------------------------- */
 
 static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
@@ -176,6 +203,8 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
                grad_y = {"grad_y", c->grad_y, n->output,  c->grad_y ? outs : 0,
                          true,     true,      job->grad_y};
     gpp_status status = take_kind(p, &x, batch, 1, err);
+    if (status == GPP_OK)
+        status = check_values(p, c->x, err);
     if (status == GPP_OK)
         pieces = gpp__chunk(batch->rows[0], p->chunks, &size, &last);
     if (status == GPP_OK && c->target)

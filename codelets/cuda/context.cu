@@ -79,10 +79,13 @@ gpp_status gpp__cuda_launched(const gpp__layer *layer, gpp_error *err)
 /* --- handles --- */
 
 /* Pedantic rather than default for float32: see above. bfloat16 operands are converted by kernels
- * of our own, and products of them say what they want call by call. */
+ * of our own, and products of them say what they want call by call: the pedantic mode would keep
+ * them from tensor cores. */
 static cublasMath_t math_mode(gpp__math math)
 {
-    return math == GPP__MATH_TF32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH;
+    return math == GPP__MATH_TF32   ? CUBLAS_TF32_TENSOR_OP_MATH
+           : math == GPP__MATH_BF16 ? CUBLAS_DEFAULT_MATH
+                                    : CUBLAS_PEDANTIC_MATH;
 }
 
 /* The workspace goes last: setting the stream takes it away. */

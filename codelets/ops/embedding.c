@@ -150,19 +150,23 @@ static void scatter_unit(void *arg, int unit, int thread)
     }
 }
 
-static gpp_status check_indices(const pass *p, const gpp__layer *layer, const gpp__run *run)
+static gpp_status check_indices(const gpp__layer *layer, const void *data, int64_t rows,
+                                const char *of, gpp_error *err)
 {
+    const gpp__embedding_attr *attr = layer->attr;
+    const int64_t *index = data;
     int64_t row = gpp__desc_count(&layer->in[0]);
-    for (int64_t k = 0; k < p->count; k++) {
+    for (int64_t k = 0; k < rows * row; k++) {
         char where[48] = "";
-        if (p->index[k] >= 0 && p->index[k] < p->num)
+        if (index[k] >= 0 && index[k] < attr->num)
             continue;
         if (row > 1)
             snprintf(where, sizeof where, ", position %" PRId64, k % row);
-        return gpp__fail_layer(run->err, GPP_EINVAL, layer->index,
+        return gpp__fail_layer(err, GPP_EINVAL, layer->index,
                                "embedding (layer %d, \"%s\"): index %" PRId64 " in row %" PRId64
-                               "%s of the micro-batch, must be 0 ... %" PRId64,
-                               layer->index, layer->label, p->index[k], k / row, where, p->num - 1);
+                               "%s of the %s, must be 0 ... %" PRId64,
+                               layer->index, layer->label, index[k], k / row, where, of,
+                               attr->num - 1);
     }
     return GPP_OK;
 }
@@ -171,7 +175,8 @@ static gpp_status embedding_forward(const gpp__kernel *kernel, const gpp__run *r
                                     const gpp__io *io)
 {
     pass p = pass_of(kernel, io->in[0]);
-    gpp_status status = check_indices(&p, kernel->layer, run);
+    gpp_status status =
+        check_indices(kernel->layer, io->in[0], kernel->rows, "micro-batch", run->err);
     if (status)
         return status;
     p.from = gpp__param_at(kernel->layer, io->params, 0);
@@ -198,6 +203,7 @@ const gpp_op gpp_op_embedding = {
     .keys = embedding_keys,
     .attr_size = sizeof(gpp__embedding_attr),
     .infer = embedding_infer,
+    .check = check_indices,
     .backward_needs = GPP_NEEDS_INPUT,
     .row_major = true,
     .init = embedding_init,

@@ -22,12 +22,17 @@
         cr_assert(fine_code == cudaSuccess, "%s: %s", #expression, cudaGetErrorName(fine_code));   \
     } while (0)
 
-gpp__cuda *cuda_device(gpp__math math)
+static void need_device(void)
 {
-    static gpp__cuda *made[GPP__MATH_BF16 + 1];
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
         cr_skip_test("no CUDA device");
+}
+
+gpp__cuda *cuda_device(gpp__math math)
+{
+    static gpp__cuda *made[GPP__MATH_BF16 + 1];
+    need_device();
     if (!made[math]) {
         gpp_error err = GPP_ERROR_INIT;
         cudaStream_t stream;
@@ -65,6 +70,7 @@ enum { FENCE_VALUE = 0xa5 };
 void *cuda_room(size_t bytes)
 {
     char *room;
+    need_device();
     if (bytes == 0)
         return NULL;
     FINE(cudaMalloc((void **)&room, FRONT + bytes + FENCE));

@@ -54,7 +54,8 @@ void cuda_check(const cuda_case *c);
  * none. */
 gpp__cuda *cuda_device(gpp__math math);
 
-/* Device memory of exactly `bytes` bytes, each 0xff; whatever fails ends the test. */
+/* Device memory of exactly `bytes` bytes, each 0xff; whatever fails ends the test, no device skips
+ * it. */
 void *cuda_room(size_t bytes);
 /** Fails the test if something was written behind it. NULL is fine. */
 void cuda_free(void *room);

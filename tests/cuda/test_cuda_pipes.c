@@ -448,6 +448,31 @@ Test(cuda_pipes, targets_out_of_range_are_refused_before_anything_runs)
     gpp_model_free(m);
 }
 
+Test(cuda_pipes, indices_out_of_range_are_refused_before_anything_runs)
+{
+    need_gpu();
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = usual(1);
+    gpp_pipe *p;
+    gpp_model *m;
+    int64_t index[ROWS * 2] = {0, 1, 2, 0, 9, 0};
+    static float y[ROWS * 6];
+    gpp_tensor tx = {index, GPP_I64, 2, {ROWS, 2}}, ty = {y, GPP_F32, 3, {ROWS, 2, 3}};
+    o.device_count = 1;
+    OK(gpp_model_new(&m, &err));
+    OK(gpp_model_add_text(m, "embedding num=9 dim=3", &err));
+    OK(gpp_model_set_input(m, GPP_I64, 1, (int64_t[]){2}, &err));
+    OK(gpp_pipe_new(&p, m, &o, &err));
+    cr_expect_eq(gpp_pipe_evaluate(p, &tx, NULL, &ty, NULL, &err), GPP_EINVAL);
+    cr_expect(err.layer == 0 && strstr(err.msg, "index 9 in row 2, position 0 of the mini-batch"),
+              "%s", err.msg);
+    index[4] = 8;
+    gpp_error_clear(&err);
+    OK(gpp_pipe_evaluate(p, &tx, NULL, &ty, NULL, &err));
+    gpp_pipe_free(p);
+    gpp_model_free(m);
+}
+
 Test(cuda_pipes, a_loss_that_is_not_finite_fails_where_that_is_asked_for)
 {
     need_gpu();
