@@ -790,6 +790,8 @@ static void work(gpp__cell *c, void *buffers[], cell_fn fn)
     go_home(c->device);
     gpp_error error = GPP_ERROR_INIT;
     gpp__run run = cell_run(c, &error);
+    if (run.mover)
+        run.mover->begin(&run);
     gpp_status status = fn(c, buffers, &run);
     if (status == GPP_OK)
         status = gpp__moved(&run);

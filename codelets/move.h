@@ -13,6 +13,7 @@
 #include "codelets/op.h"
 
 struct gpp__mover {
+    void (*begin)(const gpp__run *run); /* what went wrong before is not the cell's */
     void (*zero)(const gpp__run *run, void *to, size_t bytes);
     void (*copy)(const gpp__run *run, void *to, const void *from, size_t bytes);
     void (*add)(const gpp__run *run, float *sum, const float *x, int64_t count);

@@ -85,13 +85,38 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
                             : status;
 }
 
+/* A layer, the loss or the optimizer for which there are no functions on a GPU; NULL: none. */
+static const char *needs_cores(const gpp_pipe *p)
+{
+    for (int k = 0; k < p->network->nodes; k++) {
+        const gpp__layer *l = &p->network->node[k];
+        bool view = l->op->is_view && l->op->is_view(l);
+        if (l->op->may_stash_none || (!view && !l->op->cuda))
+            return l->op->name;
+    }
+    if (p->loss && !p->loss->run_cuda)
+        return p->loss->name;
+    return p->optimizer && !p->optimizer->update_cuda ? p->optimizer->name : NULL;
+}
+
+/* Without a wish, whatever can run the model. */
+static gpp_status start_runtime(gpp_pipe *p, const gpp__wish *wish, gpp_error *err)
+{
+    const char *why = wish->specs ? NULL : needs_cores(p);
+    const gpp__wish cores = {0};
+    gpp_status status = p->draft ? gpp__runtime_draft_for(&p->runtime, why ? &cores : wish, err)
+                                 : gpp__runtime_acquire_for(&p->runtime, why ? &cores : wish, err);
+    if (status == GPP_OK && why && gpp__runtime_mover())
+        gpp__log(GPP_LOG_INFO, "\"%s\" has no functions for GPUs: the pipe is on CPU cores", why);
+    return status;
+}
+
 gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
 {
     const char *const *wish = o->devices ? o->devices : p->wish[0] ? p->wish : NULL;
     int wishes = o->devices ? o->device_count : wish ? p->partitions : 0;
     const gpp__wish wanted = {wish, wishes, p->partitions};
-    gpp_status status = p->draft ? gpp__runtime_draft_for(&p->runtime, &wanted, err)
-                                 : gpp__runtime_acquire_for(&p->runtime, &wanted, err);
+    gpp_status status = start_runtime(p, &wanted, err);
     if (status != GPP_OK)
         return status;
     p->has_runtime = true;

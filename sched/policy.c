@@ -360,6 +360,9 @@ struct starpu_sched_policy gpp__policy = {
     .deinit_sched = deinit_sched,
     .push_task = push_task,
     .pop_task = pop_task,
+#if STARPU_MAJOR_VERSION > 1 || STARPU_MINOR_VERSION >= 4
+    .prefetches = 1, /* push_task does, and StarPU ends the program when it has done so before */
+#endif
     .policy_name = "gridpipe",
     .policy_description = "each device runs its tasks in the order of a table",
     .worker_type = STARPU_WORKER_LIST,

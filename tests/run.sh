@@ -187,13 +187,15 @@ count_tap() {
 }
 
 criterion_tests() {
-    local program name status begin
+    local program name status begin gpus
     for program in build/dev/tests/test_*; do
         [[ -f $program && -x $program ]] || continue
         name=${program##*/} begin=$SECONDS
         : >"$logs/$name.tap"
         use_home "$name"
-        timeout 900 "$program" -j1 --tap="$logs/$name.tap" >"$logs/$name.log" 2>&1
+        gpus=(CUDA_VISIBLE_DEVICES=) # what is tested on cores is not to go to the machine's GPUs
+        [[ $name == *_device ]] && gpus=()
+        timeout 900 env "${gpus[@]}" "$program" -j1 --tap="$logs/$name.tap" >"$logs/$name.log" 2>&1
         status=$?
         count_tap "$logs/$name.tap" "$name"
         if ((tests_failed)); then

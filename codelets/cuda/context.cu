@@ -2,17 +2,18 @@
  * codelets/cuda/context.cu: what kernels are called with, and failures as our status.
  *
  * A device's handles are made once, where memory may be allocated, and belong to one stream. The
- * workspace of cuBLAS is the library's own and fixed: cuBLAS gives the same bits from run to run
- * when products do not share a workspace with another stream, and only then does it allocate
- * nothing while it works (cuBLAS documentation, "Results reproducibility", "cublasSetWorkspace").
- * float32 is float32: the pedantic mode never lowers the precision of an operand, whatever the
- * environment says (NVIDIA_TF32_OVERRIDE turns TF32 on and off in the default mode).
+ * workspace of cuBLAS is the handle's own and of fixed size: results are the same from run to run
+ * where streams share no workspace (cuBLAS documentation, "Results Reproducibility"). Setting the
+ * stream takes a workspace away, so it is set last ("cublasSetStream").
+ *
+ * float32 is float32: the mode of its handle is the pedantic one, in which routines that are not
+ * told how to compute never round operands; those that are (cublasGemmEx) ask for plain float32.
  */
 #include "codelets/cuda/cuda.h"
 
 #include <stdlib.h>
 
-/* What the documentation recommends from Hopper on; more than older devices ask for (4 MiB). */
+/* What the documentation of cublasSetWorkspace recommends for Hopper; for others it is 4 MiB. */
 static const size_t workspace_bytes = (size_t)32 << 20;
 
 /* A gpp__cuda with what its user does not see. */
@@ -88,7 +89,6 @@ static cublasMath_t math_mode(gpp__math math)
                                     : CUBLAS_PEDANTIC_MATH;
 }
 
-/* The workspace goes last: setting the stream takes it away. */
 static gpp_status make_blas(context *made, gpp_error *err)
 {
     gpp__cuda *cuda = &made->cuda;

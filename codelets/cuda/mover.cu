@@ -9,6 +9,12 @@
 
 #include "codelets/cuda/norms.h"
 
+static void begin(const gpp__run *run)
+{
+    (void)run;
+    (void)cudaGetLastError();
+}
+
 static void zero(const gpp__run *run, void *to, size_t bytes)
 {
     gpp__cuda_zero(run->cuda, to, bytes, run->err);
@@ -58,6 +64,7 @@ static gpp_status clip(const gpp__run *run, const double *sums, int64_t count, d
 }
 
 const struct gpp__mover gpp__cuda_mover = {
+    .begin = begin,
     .zero = zero,
     .copy = copy,
     .add = add,
