@@ -210,7 +210,7 @@ static void put_containers(const gpp_trace *t, int rows, FILE *out)
     char name[24];
     fprintf(out, "%d 0.000000000 pipe P 0 \"gridpipe\"\n", CREATE);
     for (int r = 1; r < rows; r++)
-        fprintf(out, "%d 0.000000000 %s P 0 \"gridpipe, steps beside them (%d)\"\n", CREATE,
+        fprintf(out, "%d 0.000000000 %s P 0 \"overlapping steps %d\"\n", CREATE,
                 name_of_row(r, name), r);
     for (int d = 0; d < t->devices; d++) {
         fprintf(out, "%d 0.000000000 d%d D pipe ", CREATE, d);
