@@ -482,7 +482,7 @@ static bool begin(simulation *s)
             return false;
     }
     for (int d = 0; d < s->spec->devices; d++)
-        s->device[d].before = s->device[d].live;
+        s->device[d].before = 0; /* what is there at first may be the most */
     for (size_t k = 0; k < s->spec->tasks; k++)
         if (s->task[k].missing == 0)
             push(s, 0, READY, k);
