@@ -542,7 +542,13 @@ gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
         status = gpp__pipe_draft(&f.pipe, model, pipe, err);
     if (status != GPP_OK)
         return status;
-    status = run(&f, forecast, err);
+    for (int d = 0; d < f.pipe->devices && status == GPP_OK; d++)
+        if (f.pipe->device[d].kind == GPP__DEVICE_CUDA)
+            status = gpp__fail(err, GPP_EUNSUPPORTED,
+                               "a forecast for %s: profiles are of CPU cores only",
+                               f.pipe->device[d].name);
+    if (status == GPP_OK)
+        status = run(&f, forecast, err);
     release(&f);
     return status;
 }
