@@ -300,6 +300,40 @@ Test(cuda_pipes, every_optimizer_clips_and_counts_as_on_cpu_cores)
     }
 }
 
+/* Vectors go in as they are, so the first layer's backward reads the caller's memory again. */
+static void first_gradient(const char *device, float gradient[])
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = usual(1);
+    gpp_pipe *p;
+    gpp_model *m;
+    float x[ROWS * 9], target[ROWS * 5];
+    gpp_tensor tx = {x, GPP_F32, 2, {ROWS, 9}}, t = {target, GPP_F32, 2, {ROWS, 5}};
+    double loss;
+    test_fill(x, ROWS * 9, 4, -1, 1);
+    test_fill(target, ROWS * 5, 5, -1, 1);
+    OK(gpp_model_new(&m, &err));
+    OK(gpp_model_add_text(m, "linear out=6 @first; tanh; linear out=5", &err));
+    OK(gpp_model_set_input(m, GPP_F32, 1, (int64_t[]){9}, &err));
+    o.devices = &device;
+    o.device_count = 1;
+    OK(gpp_pipe_new(&p, m, &o, &err));
+    OK(gpp_pipe_gradients(p, &tx, &t, NULL, NULL, &loss, &err));
+    OK(gpp_pipe_gradient(p, "first.weight", gradient, 54, &err));
+    gpp_pipe_free(p);
+    gpp_model_free(m);
+}
+
+Test(cuda_pipes, a_backward_reads_the_callers_rows_of_its_own_micro_batch)
+{
+    need_gpu();
+    float there[54], here[54];
+    first_gradient("cuda:0", there);
+    first_gradient("cpu", here);
+    /* Sums of seven products. */
+    cr_expect(test_distance(there, here, 54) <= 1e-5);
+}
+
 /* --- failures --- */
 
 Test(cuda_pipes, a_gpu_that_is_not_there_is_refused)
