@@ -7,6 +7,7 @@
  */
 #include "codelets/buffer.h"
 
+#include <assert.h>
 #include <errno.h>
 #ifdef GPP__STARPU_CUDA
 #include <cuda_runtime.h>
@@ -79,9 +80,24 @@ static bool give_back(gpp__block_data *b, uintptr_t ptr)
     return false;
 }
 
+/* Where a block that lends is in the host's memory; without data, somewhere. */
+static uintptr_t lent_place(const gpp__block_data *b)
+{
+    return b->theirs ? b->theirs : (uintptr_t)b;
+}
+
+static bool is_lent(const gpp__block_data *b, unsigned node)
+{
+    return b->lends && node == STARPU_MAIN_RAM;
+}
+
 static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 {
     block_interface *i = data_interface;
+    if (is_lent(i->account, node)) {
+        i->ptr = lent_place(i->account);
+        return (starpu_ssize_t)i->bytes;
+    }
     i->ptr = take_reserved(i->account, node);
     if (!i->ptr)
         i->ptr = starpu_malloc_on_node(node, i->bytes);
@@ -94,6 +110,10 @@ static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 static void on_free(void *data_interface, unsigned node)
 {
     block_interface *i = data_interface;
+    if (is_lent(i->account, node)) {
+        i->ptr = 0;
+        return;
+    }
     if (!give_back(i->account, i->ptr))
         starpu_free_on_node(node, i->ptr, i->bytes);
     i->ptr = 0;
@@ -103,8 +123,11 @@ static void on_free(void *data_interface, unsigned node)
 static int on_copy(void *src, unsigned src_node, void *dst, unsigned dst_node, void *async_data)
 {
     block_interface *s = src, *d = dst;
+    size_t bytes = s->account->lends ? s->account->their_bytes : s->bytes;
+    if (bytes == 0)
+        return 0;
     atomic_fetch_add(&s->account->copies, 1);
-    return starpu_interface_copy(s->ptr, 0, src_node, d->ptr, 0, dst_node, s->bytes, async_data);
+    return starpu_interface_copy(s->ptr, 0, src_node, d->ptr, 0, dst_node, bytes, async_data);
 }
 
 static void *to_pointer(void *data_interface, unsigned node)
@@ -267,6 +290,22 @@ void gpp__block_unregister(gpp__block_data *b)
     starpu_data_unregister_no_coherency(b->handle);
     free_reserved(b);
     b->handle = NULL;
+}
+
+/* The host's writing makes what the device has of it invalid. A task's own wish to have it comes
+ * late: when all its other data is there, too. */
+gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, gpp_error *err)
+{
+    assert(b->lends && bytes <= b->bytes && (data || !bytes));
+    if (starpu_data_acquire_on_node(b->handle, STARPU_MAIN_RAM, STARPU_W))
+        return gpp__fail(err, GPP_ERUNTIME, "tensors cannot be lent here (inside a task?)");
+    b->theirs = (uintptr_t)data;
+    b->their_bytes = bytes;
+    block_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
+    i->ptr = lent_place(b);
+    starpu_data_release_on_node(b->handle, STARPU_MAIN_RAM);
+    starpu_data_prefetch_on_node(b->handle, b->charge[0].node, 1);
+    return GPP_OK;
 }
 
 char *gpp__block_pointer(void *interface)

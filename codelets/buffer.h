@@ -31,6 +31,9 @@ typedef struct gpp__block_data {
         uintptr_t reserved; /* memory on that node, taken at registration; 0: none */
         atomic_bool lent;   /* StarPU has it */
     } charge[2];
+    bool lends; /* the host's memory behind it is somebody else's: */
+    uintptr_t theirs;
+    size_t their_bytes;   /* <= bytes, of which copies are made */
     atomic_size_t copies; /* between memory nodes */
 } gpp__block_data;
 
@@ -45,6 +48,15 @@ gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *
 /** Waits for the tasks that use it and gives its memory back. Fine on one that is not registered.
  */
 void gpp__block_unregister(gpp__block_data *b);
+
+/**
+ * Of a block that `lends`, with no task outstanding that uses it: what tasks read from now on is
+ * `data`, in the host's memory; its device's must be another, to which it is on its way at once.
+ * The data must stay there, unchanged, until those tasks have ended.
+ * @param data   not NULL unless bytes == 0
+ * @return GPP_OK or GPP_ERUNTIME (called inside a task)
+ */
+gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, gpp_error *err);
 
 /** Inside a task: where its k-th buffer is. */
 char *gpp__block_pointer(void *interface);

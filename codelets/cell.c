@@ -13,9 +13,6 @@
 /* --- a cell's surroundings
  * ----------------------------------------------------------------------------------------- */
 
-/** Ways over a program: which of what came in they look at differs. */
-typedef enum way_over { FORWARDS, AGAIN, BACK } way_over;
-
 /** A worker may serve several pipes, whose devices are other cores: it moves when it changes
  * between them. */
 static void go_home(const gpp__seat *device)
@@ -63,15 +60,13 @@ typedef struct call {
     char *room; /* behind the program's scratch: what is left of it */
 } call;
 
-/* A piece of the caller's memory where the cell can reach it. */
-static char *bring(call *at, char *theirs, size_t bytes, bool reads)
+/* What stands in for a piece of the caller's memory that kernels do not reach. */
+static char *stand_in(call *at, char *theirs, size_t bytes)
 {
     char *ours = at->room;
     if (!theirs || !at->run->mover)
         return theirs;
     at->room += gpp__align(bytes);
-    if (reads)
-        gpp__copy_bytes(at->run, ours, theirs, bytes);
     return ours;
 }
 
@@ -85,42 +80,35 @@ size_t gpp__cell_staging(const gpp__stage *s, const int64_t rows[GPP__BATCHES])
     size_t bytes = 0;
     for (int k = 0; s->cuda && k < s->ins; k++)
         if (value_of(s, s->in, k)->producer == GPP__CALLER)
-            bytes += 2 * gpp__align(bytes_of_value(value_of(s, s->in, k), rows));
+            bytes += gpp__align(bytes_of_value(value_of(s, s->in, k), rows));
     return bytes;
 }
 
-/* Whether a pass over the program looks at what came in. */
-static bool reads_input(const gpp__cell *c, way_over pass, int k)
-{
-    const gpp__port *in = &gpp__program_get_info(c->program)->in[k];
-    return pass == FORWARDS || (pass == AGAIN ? in->recompute_reads : in->backward_reads);
-}
-
-/* The caller's tensors among the ports. */
-static void find_inputs(const gpp__cell *c, way_over pass, call *at, char **in, char **grad_in)
+/* The caller's tensors among the ports: inputs that were lent are buffers of the task. */
+static void find_inputs(const gpp__cell *c, call *at, char **in, char **grad_in)
 {
     const gpp__stage *s = c->stage;
     for (int k = 0; k < s->ins; k++) {
         const gpp__value *v = value_of(s, s->in, k);
         if (v->producer != GPP__CALLER)
             continue;
-        size_t bytes = bytes_of_value(v, c->rows);
-        in[k] = bring(at, piece_of_input(&c->job->x[v->producer_slot], c), bytes,
-                      reads_input(c, pass, k));
-        grad_in[k] = bring(at, piece(&c->job->grad_x[v->producer_slot], c), bytes, false);
+        in[k] = c->device->far ? NULL : piece_of_input(&c->job->x[v->producer_slot], c);
+        grad_in[k] =
+            stand_in(at, piece(&c->job->grad_x[v->producer_slot], c), bytes_of_value(v, c->rows));
     }
 }
 
 /* Pointers to all ports of the cell, in the device's room: in, out, and their gradients. */
-static void find_ports(const gpp__cell *c, void *buffers[], way_over pass, call *at)
+static void find_ports(const gpp__cell *c, void *buffers[], call *at)
 {
     const gpp__stage *s = c->stage;
     char **in = c->device->ports, **out = in + s->ins, **grad_in = out + s->outs,
          **grad_out = grad_in + s->ins;
     memset(in, 0, 2 * (size_t)(s->ins + s->outs) * sizeof *in);
-    find_inputs(c, pass, at, in, grad_in);
+    find_inputs(c, at, in, grad_in);
     for (int a = 0; a < c->accesses; a++) {
         char **ports = c->access[a].role == GPP__ROLE_IN         ? in
+                       : c->access[a].role == GPP__ROLE_LENT     ? in
                        : c->access[a].role == GPP__ROLE_OUT      ? out
                        : c->access[a].role == GPP__ROLE_GRAD_IN  ? grad_in
                        : c->access[a].role == GPP__ROLE_GRAD_OUT ? grad_out
@@ -134,8 +122,7 @@ static void find_ports(const gpp__cell *c, void *buffers[], way_over pass, call 
     at->io.grad_out = (const char *const *)grad_out;
 }
 
-static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, way_over pass,
-                      call *at)
+static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, call *at)
 {
     char *stats = gpp__cell_buffer(c, buffers, GPP__ROLE_STATS);
     *at = (call){.run = run,
@@ -151,7 +138,7 @@ static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, 
                  }};
     if (at->io.scratch)
         at->room = at->io.scratch + gpp__align(gpp__program_get_info(c->program)->scratch_bytes);
-    find_ports(c, buffers, pass, at);
+    find_ports(c, buffers, at);
 }
 
 /* Gradients of the caller's inputs, to where they are wanted. */
@@ -188,7 +175,7 @@ static gpp_status forward(gpp__cell *c, void *buffers[], const gpp__run *run)
     call at;
     gpp__run mine = *run;
     mine.checkpointing = c->pass == GPP__PASS_DROP;
-    make_call(c, buffers, &mine, FORWARDS, &at);
+    make_call(c, buffers, &mine, &at);
     return gpp__program_forward(c->program, c->pass, &mine, &at.io);
 }
 
@@ -197,14 +184,14 @@ static gpp_status recompute(gpp__cell *c, void *buffers[], const gpp__run *run)
     call at;
     gpp__run again = *run;
     again.recomputing = true;
-    make_call(c, buffers, &again, AGAIN, &at);
+    make_call(c, buffers, &again, &at);
     return gpp__program_forward(c->program, GPP__PASS_RECOMPUTE, &again, &at.io);
 }
 
 static gpp_status backward(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     call at;
-    make_call(c, buffers, run, BACK, &at);
+    make_call(c, buffers, run, &at);
     gpp_status status = gpp__program_backward(c->program, run, &at.io);
     deliver_gradients(c, &at);
     return status;
@@ -213,20 +200,29 @@ static gpp_status backward(gpp__cell *c, void *buffers[], const gpp__run *run)
 static gpp_status weight(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     call at;
-    make_call(c, buffers, run, BACK, &at);
+    make_call(c, buffers, run, &at);
     return gpp__program_weight(c->program, run, &at.io);
 }
 
-size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y,
-                         const gpp__desc *target, int64_t rows, int64_t classes)
+size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y, int64_t rows)
 {
     gpp__desc each = {.rank = 0};
     if (loss->each)
         loss->each(attr, y, &each);
-    return gpp__align((size_t)rows * gpp__desc_bytes(target)) +
-           gpp__align((size_t)classes * sizeof(float)) +
-           (loss->each ? gpp__align((size_t)rows * gpp__desc_bytes(&each)) : 0) +
+    return (loss->each ? gpp__align((size_t)rows * gpp__desc_bytes(&each)) : 0) +
            (loss->scratch_cuda ? gpp__align(loss->scratch_cuda(attr, y, rows)) : 0);
+}
+
+/* What losses and seeds read of the caller's, which is at `theirs`. */
+static const char *given_to_end(const gpp__cell *c, void *buffers[], gpp__end_port port,
+                                const void *theirs)
+{
+    if (!theirs || !c->device->far)
+        return theirs;
+    for (int a = 0; a < c->accesses; a++)
+        if (c->access[a].role == GPP__ROLE_LENT_END && c->access[a].port == port)
+            return gpp__block_pointer(buffers[a]);
+    return NULL;
 }
 
 static gpp__loss_call loss_call(const gpp__cell *c, void *buffers[], const gpp__run *run)
@@ -242,10 +238,10 @@ static gpp__loss_call loss_call(const gpp__cell *c, void *buffers[], const gpp__
         .batch_rows = job->loss_rows,
         .rows = gpp__desc_rows(job->y_desc, c->rows),
         .divisor = job->loss_divisor,
-        .weight = job->class_weight,
+        .weight = (const float *)given_to_end(c, buffers, GPP__END_WEIGHTS, job->class_weight),
         .each = (float *)piece(&job->each, c),
         .y = (const float *)gpp__cell_buffer(c, buffers, GPP__ROLE_OUT),
-        .target = piece(&job->target, c),
+        .target = given_to_end(c, buffers, GPP__END_TARGET, piece(&job->target, c)),
         .grad_y = (float *)gpp__cell_buffer(c, buffers, GPP__ROLE_GRAD_OUT),
         .value = (double *)gpp__cell_buffer(c, buffers, GPP__ROLE_LOSSES) + c->i,
         .cuda = run->cuda,
@@ -261,10 +257,7 @@ static gpp_status loss_there(const gpp__cell *c, void *buffers[], const gpp__run
     call at = {.run = run, .room = gpp__cell_buffer(c, buffers, GPP__ROLE_SCRATCH)};
     char *each = (char *)l->each;
     size_t each_bytes = (size_t)l->rows * job->each.bytes;
-    l->target = bring(&at, (char *)l->target, (size_t)l->rows * job->target.bytes, true);
-    l->weight = (float *)bring(&at, (char *)(uintptr_t)l->weight,
-                               (size_t)job->class_weights * sizeof(float), true);
-    l->each = (float *)bring(&at, each, each_bytes, false);
+    l->each = (float *)stand_in(&at, each, each_bytes);
     l->scratch = at.room;
     gpp_status status = job->loss->run_cuda(l);
     if (status == GPP_OK && each)
@@ -272,56 +265,54 @@ static gpp_status loss_there(const gpp__cell *c, void *buffers[], const gpp__run
     return status;
 }
 
-/* The value is looked at only where somebody asks for it: elsewhere that waits for the device. */
-static gpp_status check_loss(const gpp__cell *c, const gpp__run *run, const gpp__loss_call *l)
+static gpp_status judge_loss(gpp__cell *c, const void *value, gpp_error *err)
 {
-    double value = 0;
-    gpp_status status = GPP_OK;
-    if (!c->job->nan_is_error || !l->rows)
-        return GPP_OK;
-    gpp__copy_bytes(run, &value, l->value, sizeof value);
-    if (run->mover)
-        status = run->mover->wait(run);
-    if (status == GPP_OK && !isfinite(value))
-        status = gpp__fail(run->err, GPP_ENUMERIC, "loss of micro-batch %d is %g", c->i, value);
-    return status;
+    double loss = *(const double *)value;
+    return isfinite(loss)
+               ? GPP_OK
+               : gpp__fail(err, GPP_ENUMERIC, "loss of micro-batch %d is %g", c->i, loss);
 }
 
 static gpp_status loss(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     gpp__loss_call l = loss_call(c, buffers, run);
     gpp_status status = run->mover ? loss_there(c, buffers, run, &l) : c->job->loss->run(&l);
-    return status == GPP_OK ? check_loss(c, run, &l) : status;
+    if (status != GPP_OK || !c->job->nan_is_error || !l.rows)
+        return status;
+    return run->mover ? gpp__cell_look(c, run, l.value, sizeof *l.value, judge_loss)
+                      : judge_loss(c, l.value, run->err);
 }
 
-/* Between the outputs' buffers in `role` and the caller's tensors. */
-static void exchange(const gpp__cell *c, void *buffers[], gpp__role role, const gpp__run *run,
-                     const gpp__rows *tensors, bool to_caller)
-{
-    for (int a = 0; a < c->accesses; a++) {
-        if (c->access[a].role != role)
-            continue;
-        const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
-        size_t bytes = (size_t)gpp__desc_rows(&v->desc, c->rows) * gpp__desc_bytes(&v->desc);
-        char *theirs = piece(&tensors[v->consumer_slot], c), *ours = gpp__block_pointer(buffers[a]);
-        if (to_caller && theirs)
-            gpp__copy_bytes(run, theirs, ours, bytes);
-        else if (!to_caller && theirs)
-            gpp__copy_bytes(run, ours, theirs, bytes);
-        else if (!to_caller)
-            gpp__zero(run, ours, bytes);
-    }
-}
-
+/* The caller's gradients, to where the outputs' gradients are; where there is none, zeros. */
 static gpp_status seed(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
-    exchange(c, buffers, GPP__ROLE_GRAD_OUT, run, c->job->grad_y, false);
+    for (int a = 0; a < c->accesses; a++) {
+        if (c->access[a].role != GPP__ROLE_GRAD_OUT)
+            continue;
+        const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
+        const char *theirs = given_to_end(c, buffers, GPP__END_GRAD + v->consumer_slot,
+                                          piece(&c->job->grad_y[v->consumer_slot], c));
+        char *ours = gpp__block_pointer(buffers[a]);
+        if (theirs)
+            gpp__copy_bytes(run, ours, theirs, bytes_of_value(v, c->rows));
+        else
+            gpp__zero(run, ours, bytes_of_value(v, c->rows));
+    }
     return GPP_OK;
 }
 
+/* The outputs, to where the caller wants them. */
 static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
-    exchange(c, buffers, GPP__ROLE_OUT, run, c->job->y, true);
+    for (int a = 0; a < c->accesses; a++) {
+        if (c->access[a].role != GPP__ROLE_OUT)
+            continue;
+        const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
+        char *theirs = piece(&c->job->y[v->consumer_slot], c);
+        if (theirs)
+            gpp__copy_bytes(run, theirs, gpp__block_pointer(buffers[a]),
+                            bytes_of_value(v, c->rows));
+    }
     return GPP_OK;
 }
 
@@ -348,11 +339,29 @@ static void work(gpp__cell *c, void *buffers[], cell_fn fn)
         gpp__cell_failed(c, status, &error);
 }
 
+gpp_status gpp__cell_look(gpp__cell *c, const gpp__run *run, const void *from, size_t bytes,
+                          gpp__judge judge)
+{
+    gpp__copy_bytes(run, c->look, from, bytes);
+    c->judge = judge;
+    return GPP_OK;
+}
+
+void gpp__cell_done(void *cell)
+{
+    gpp__cell *c = cell;
+    gpp_error error = GPP_ERROR_INIT;
+    gpp_status status = c->judge ? c->judge(c, c->look, &error) : GPP_OK;
+    if (status != GPP_OK)
+        gpp__cell_failed(c, status, &error);
+}
+
 static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
 {
     c->worker = starpu_worker_get_id();
     c->start = c->end = gpp__cell_now();
     c->updated = false;
+    c->judge = NULL;
     atomic_store_explicit(&c->begun, c->job->run, memory_order_release);
     work(c, buffers, fn);
     atomic_store_explicit(&c->ended, c->job->run, memory_order_release);

@@ -32,6 +32,7 @@ typedef struct gpp__seat {
     gpp__pool *pool;
     char **ports;           /* room for the ports of any cell: a device runs one at a time */
     struct gpp__cuda *cuda; /* for tasks to launch on; NULL: CPU cores */
+    bool far; /* does not reach the caller's memory: what it reads of it is lent (graph/loans.c) */
     const struct gpp__mover *mover; /* NULL: CPU cores */
     double last_end;                /* of a task; where tasks run behind the worker's back */
 } gpp__seat;
@@ -96,6 +97,11 @@ typedef struct gpp__job {
                                      Shared by all jobs of a pipe; UINT64_MAX: none has */
 } gpp__job;
 
+struct gpp__cell;
+/** What a value means that a cell's device has made for the host to see. */
+typedef gpp_status (*gpp__judge)(struct gpp__cell *cell, const void *value, gpp_error *err);
+enum { GPP__LOOK = 8 }; /* bytes of such a value */
+
 typedef struct gpp__cell {
     gpp__job *job;
     gpp__seat *device;
@@ -107,9 +113,11 @@ typedef struct gpp__cell {
     bool first;   /* backward: assigns gradients */
     bool updated; /* an update: it has begun */
     int accesses;
-    const gpp__access *access;         /* [accesses] what the task's buffers are */
-    double start, end;                 /* seconds, CLOCK_MONOTONIC; equal when it did not run */
-    int worker;                        /* that ran it */
+    const gpp__access *access; /* [accesses] what the task's buffers are */
+    double start, end;         /* seconds, CLOCK_MONOTONIC; equal when it did not run */
+    int worker;                /* that ran it */
+    void *look;       /* [GPP__LOOK] page-locked memory for the value that is judged; NULL: cores */
+    gpp__judge judge; /* when the device is done; NULL: nothing to judge */
     atomic_uint_fast64_t begun, ended; /* the last of the job's runs in which it has */
 } gpp__cell;
 
@@ -126,6 +134,9 @@ void gpp__job_begin(gpp__job *job, uint64_t run, size_t tasks);
 /** Tasks that have not begun end without effect, as do those of later steps. */
 void gpp__job_stop(gpp__job *job);
 void gpp__cell_finished(void *cell);
+/** Where tasks run behind the worker's back: to be called when the device is done with one, before
+ * those that depend on it are let go. */
+void gpp__cell_done(void *cell);
 /** For a task that there will not be. */
 void gpp__job_finished(gpp__job *job);
 /** Wait for all tasks. @return the step's status; a failure is copied to `err` */
@@ -135,12 +146,13 @@ bool gpp__job_wait_while_moving(gpp__job *job, double seconds);
 /* Bytes of scratch beside a program's own, where the caller's memory is not the device's. */
 /** For forwards, recomputations and backwards. */
 size_t gpp__cell_staging(const gpp__stage *stage, const int64_t rows[GPP__BATCHES]);
-/** For the loss of a micro-batch of so many rows of the output. @param classes  class weights, 0:
- * none */
-size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y,
-                         const gpp__desc *target, int64_t rows, int64_t classes);
+/** For the loss of a micro-batch of so many rows of the output. */
+size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y, int64_t rows);
 /** For norms and updates of a block, behind what unpacked gradients need (gpp__stage_room). */
 size_t gpp__update_staging(const gpp__stage *stage, const struct gpp__mover *mover);
+
+/** As it was before the update of job `run`, if that is the last it has had. */
+void gpp__learned_restore(gpp__learned *learned, uint64_t run);
 
 /** Seconds, CLOCK_MONOTONIC: the clock of cells. */
 double gpp__cell_now(void);

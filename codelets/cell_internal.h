@@ -14,6 +14,13 @@ char *gpp__cell_buffer(const gpp__cell *cell, void *buffers[], gpp__role role);
 gpp_status gpp__cell_norm(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *run);
 
+/**
+ * Have a value of the device's judged when the device is done; nothing waits for it here.
+ * @param bytes  <= GPP__LOOK
+ */
+gpp_status gpp__cell_look(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
+                          gpp__judge judge);
+
 /** Note in the job that the cell has failed; `error` gets words if it has none. */
 void gpp__cell_failed(gpp__cell *cell, gpp_status status, gpp_error *error);
 

@@ -23,8 +23,17 @@ typedef enum gpp__role {
     GPP__ROLE_LOSSES,
     GPP__ROLE_NORMS,
     GPP__ROLE_GATE,
+    GPP__ROLE_LENT,     /* the caller's, of in-port `port` */
+    GPP__ROLE_LENT_END, /* the caller's, of the model's end: port gpp__end_port */
     GPP__ROLES
 } gpp__role;
+
+/** What the caller gives for the end of a model. */
+typedef enum gpp__end_port {
+    GPP__END_TARGET,  /* for losses, */
+    GPP__END_WEIGHTS, /* of classes; */
+    GPP__END_GRAD,    /* for seeds: the gradient of output 0, 1, ... */
+} gpp__end_port;
 
 /** One buffer of a task. Ports of a partition are numbered as in its program: in-ports and
  * out-ports apart, each by ascending value. */

@@ -133,6 +133,15 @@ static const gpp__stage *last_of(const gpp__stage *s)
     return s;
 }
 
+void gpp__learned_restore(gpp__learned *l, uint64_t run)
+{
+    if (l->run != run)
+        return;
+    l->updates = l->updates_before;
+    memcpy(l->scalar, l->scalar_before, sizeof l->scalar);
+    l->run = 0;
+}
+
 static gpp_status update_layer(gpp__cell *c, const gpp__stage *s, const gpp__run *run, int k,
                                const update_place *at)
 {
@@ -225,9 +234,31 @@ gpp_status gpp__cell_norm(gpp__cell *c, void *buffers[], const gpp__run *run)
     return status;
 }
 
-/* Where sums are the device's, so is what follows from them. That the update does not take place
- * is looked at only when it may be so, for that waits for the device. */
-static gpp_status clip_there(const gpp__cell *c, const gpp__run *run, const double *sums,
+/* The updates that were counted when this cell was launched have not taken place. */
+static void uncount(const gpp__cell *c)
+{
+    for (const gpp__stage *s = c->stage; s; s = s->after)
+        for (int k = 0; k < s->count; k++) {
+            gpp__learned *l = &c->job->learned[c->job->learn_at[s->first + k]];
+            for (int p = 0; owns_and_trains(&s->layer[k]) && p < s->layer[k].param_count; p++)
+                if (!s->layer[k].param[p].buffer)
+                    gpp__learned_restore(l++, c->job->run);
+        }
+}
+
+static gpp_status judge_factor(gpp__cell *c, const void *factor, gpp_error *err)
+{
+    (void)err;
+    if (isnan(*(const float *)factor)) {
+        atomic_store(&c->job->skipped, true);
+        uncount(c);
+    }
+    return GPP_OK;
+}
+
+/* Where sums are the device's, so is what follows from them. An update that does not take place is
+ * launched all the same, and does nothing. */
+static gpp_status clip_there(gpp__cell *c, const gpp__run *run, const double *sums,
                              update_place *at)
 {
     gpp__job *job = c->job;
@@ -238,12 +269,11 @@ static gpp_status clip_there(const gpp__cell *c, const gpp__run *run, const doub
     atomic_store(&job->norm_there, true);
     if (status != GPP_OK || !job->skip_nonfinite)
         return status;
-    gpp__copy_bytes(run, &at->factor, factor, sizeof at->factor);
-    return run->mover->wait(run);
+    return gpp__cell_look(c, run, factor, sizeof *factor, judge_factor);
 }
 
 /* What gradients are multiplied by; NaN: the update does not take place. */
-static gpp_status clip(const gpp__cell *c, void *buffers[], const gpp__run *run, update_place *at)
+static gpp_status clip(gpp__cell *c, void *buffers[], const gpp__run *run, update_place *at)
 {
     gpp__job *job = c->job;
     const double *sums = (const double *)gpp__cell_buffer(c, buffers, GPP__ROLE_NORMS);

@@ -254,19 +254,23 @@ enum { EVALUATE_WINDOW = 2 };
 typedef struct sizes {
     gpp__stage_sizes *stage;
     gpp__route *route;
+    gpp__loan *loan;
+    int loans;
 } sizes;
 
 static gpp_status measure(const gpp_pipe *p, unsigned flags, const gpp__progset *full,
                           const gpp__progset *last, sizes *z, gpp_error *err)
 {
-    *z = (sizes){calloc((size_t)p->partitions, sizeof *z->stage),
-                 calloc((size_t)p->crossings + 1, sizeof *z->route)};
-    if (!z->stage || !z->route)
+    *z = (sizes){.stage = calloc((size_t)p->partitions, sizeof *z->stage),
+                 .route = calloc((size_t)p->crossings + 1, sizeof *z->route),
+                 .loan = calloc((size_t)gpp__loans_most(p), sizeof *z->loan)};
+    if (!z->stage || !z->route || !z->loan)
         return gpp__fail(err, GPP_ENOMEM, "a plan of %d partitions", p->partitions);
     for (int j = 0; j < p->partitions; j++)
         z->stage[j] = stage_sizes(p, j, full, last, flags & GPP__DO_UPDATE);
     for (int c = 0; c < p->crossings; c++)
         z->route[c] = route_of(p, &p->crossing[c], full, last);
+    z->loans = gpp__loans_find(p, full, last, z->loan);
     return GPP_OK;
 }
 
@@ -287,8 +291,7 @@ static size_t loss_scratch(const gpp_pipe *p, unsigned flags, const gpp__progset
     int64_t rows = gpp__desc_rows(y, full->rows.rows), other = gpp__desc_rows(y, last->rows.rows);
     if (!(flags & GPP__DO_LOSS) || !p->stage[p->partitions - 1].cuda)
         return 0;
-    return gpp__loss_staging(p->loss, p->loss_attr, y, &p->target_desc, rows > other ? rows : other,
-                             p->class_weights);
+    return gpp__loss_staging(p->loss, p->loss_attr, y, rows > other ? rows : other);
 }
 
 static bool may_fail(const gpp_pipe *p)
@@ -311,6 +314,8 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
         .stage = z.stage,
         .route = z.route,
         .routes = p->crossings,
+        .loan = z.loan,
+        .loans = z.loans,
         .node_of = p->node_of,
         .window = trains ? 0 : EVALUATE_WINDOW,
         .wait_for_all =
@@ -325,6 +330,7 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
         status = gpp__plan_new(plan, &spec, err);
     free(z.stage);
     free(z.route);
+    free(z.loan);
     return status;
 }
 
@@ -361,6 +367,21 @@ static gpp_status get_blocks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
     return GPP_OK;
 }
 
+/* Memory for what the tasks of GPUs let the host see. */
+static gpp_status get_looks(const gpp_pipe *p, gpp__exec *e, gpp_error *err)
+{
+    bool gpus = false;
+    for (int d = 0; d < p->devices; d++)
+        gpus |= p->state[d].seat.cuda != NULL;
+    if (!gpus || e->plan->tasks == 0)
+        return GPP_OK;
+    size_t bytes = e->plan->tasks * GPP__LOOK;
+    if (!starpu_malloc_flags((void **)&e->look, bytes, STARPU_MALLOC_PINNED))
+        return GPP_OK;
+    e->look = NULL;
+    return gpp__fail(err, GPP_ENOMEM, "%zu page-locked bytes", bytes);
+}
+
 static gpp__pass pass_of(const gpp__exec *e, const gpp__task *t)
 {
     if (!(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
@@ -392,6 +413,11 @@ static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
         c->rows[b] = set->rows.rows[b];
     }
     e->ticket[k].lane = p->state[t->device].lane;
+    if (c->device->cuda) {
+        c->look = e->look + k * GPP__LOOK;
+        e->ticket[k].done = gpp__cell_done;
+        e->ticket[k].arg = c;
+    }
 }
 
 /* Those of steps that can still be asked for follow from times that go with it. */
@@ -416,11 +442,13 @@ static void exec_free(gpp_pipe *p, gpp__exec *e)
     keep_bounds(p, e);
     gpp__progset_put(p, e->full);
     gpp__progset_put(p, e->last);
-    gpp__plan_free(e->plan);
     free(e->cell);
     free(e->ticket);
     free(e->ms);
     free(e->block);
+    if (e->look)
+        starpu_free_flags(e->look, e->plan->tasks * GPP__LOOK, STARPU_MALLOC_PINNED);
+    gpp__plan_free(e->plan);
     free(e);
 }
 
@@ -508,7 +536,9 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, 
         status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", e->plan->tasks);
         goto free_exec;
     }
-    status = get_blocks(p, e, err);
+    status = get_looks(p, e, err);
+    if (status == GPP_OK)
+        status = get_blocks(p, e, err);
     if (status != GPP_OK)
         goto free_exec;
     for (size_t k = 0; k < e->plan->tasks; k++)

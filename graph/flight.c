@@ -217,6 +217,8 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     if (status == GPP_OK)
         status = reserve_lanes(p, e, err);
     if (status == GPP_OK)
+        status = gpp__loans_lend(p, e, &f->job, err);
+    if (status == GPP_OK)
         status = gpp__record_begin(p, e, &f->noted, err);
     if (status != GPP_OK)
         return status;

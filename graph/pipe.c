@@ -104,6 +104,7 @@ static gpp_status make_slots(gpp_pipe *p, gpp_error *err)
 {
     int n = p->partitions > p->devices ? p->partitions : p->devices;
     n = n > GPP__TURNS ? n : GPP__TURNS;
+    n = n > gpp__loans_most(p) ? n : gpp__loans_most(p);
     p->slot_lists = p->crossings > n ? p->crossings : n;
     for (int c = 0; c < GPP__CLASSES; c++)
         if (!(p->slots[c] = gpp__slots_new(p)))

@@ -65,6 +65,7 @@ typedef struct gpp__exec {
     gpp__cell *cell;         /* [tasks] */
     gpp__ticket *ticket;     /* [tasks] */
     double *ms;              /* [tasks] that they took when they ran last */
+    char *look;              /* [tasks · GPP__LOOK] page-locked; NULL: no task is a GPU's */
     gpp__block_data **block; /* [plan->buffers] */
 } gpp__exec;
 
@@ -184,7 +185,7 @@ struct gpp_pipe {
     gpp__stage *stage;               /* [partitions] */
     int stages;                      /* initialised */
     gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
-    int slot_lists;                  /* most of partitions, devices and crossings */
+    int slot_lists; /* most of partitions, devices, crossings and loans */
     gpp__kept *kept;
     int kepts;
 
@@ -288,6 +289,17 @@ void gpp__exec_free_all(gpp_pipe *pipe);
 gpp_status gpp__slot_get(gpp_pipe *pipe, int instance, gpp__class cls, int j, int slot,
                          size_t bytes, int device, int other, gpp__block_data **block,
                          gpp_error *err);
+/* --- the caller's tensors on devices that have to fetch them (loans.c) */
+
+/** How many there are at most. */
+int gpp__loans_most(const gpp_pipe *pipe);
+/** Those of a step. @return their number */
+int gpp__loans_find(const gpp_pipe *pipe, const gpp__progset *full, const gpp__progset *last,
+                    gpp__loan loan[]);
+/** Before a launch: where the caller has them. */
+gpp_status gpp__loans_lend(const gpp_pipe *pipe, const gpp__exec *exec, const gpp__job *job,
+                           gpp_error *err);
+
 /** Bytes by which a plan's buffers would make a device's plan grow. */
 size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__exec *exec, int device);
 /** Which list of its class's a buffer's slots are in. */

@@ -78,6 +78,7 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
     s->seat.topology = p->runtime.topology;
     s->seat.home = p->runtime.owned && !is_gpu(p, d) ? p->device[d].cpuset[0] : NULL;
     p->node_of[d] = (int)s->node;
+    s->seat.far = is_gpu(p, d) && s->node != STARPU_MAIN_RAM;
     gpp_status status =
         is_gpu(p, d) ? start_gpu(p, d, err)
                      : gpp__pool_new(&s->seat.pool, p->device[d].cores, bind_pool_thread, s, err);

@@ -2,8 +2,8 @@
  * graph/plan.c: a step as data, put together from its parts, and questions to a finished plan.
  *
  * Making one: the spec is checked and its routes are sorted by their ends; then the schedule's
- * table, its tasks in an order of submission (plan_order.c), their accesses and buffers
- * (plan_access.c), and which values share a buffer (plan_slots.c).
+ * table, its tasks in an order of submission (plan_order.c), what they access
+ * (plan_access.c), which values share a buffer (plan_slots.c), and the buffers (plan_buffers.c).
  */
 #include "graph/plan_internal.h"
 
@@ -101,6 +101,20 @@ static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
     return GPP_OK;
 }
 
+static gpp_status check_loan(const gpp__plan_maker *p, int k, gpp_error *err)
+{
+    const gpp__loan *l = &p->spec->loan[k];
+    int least = k > 0 ? p->spec->loan[k - 1].to : 0;
+    if (l->to < least || l->to > p->n)
+        return gpp__fail(err, GPP_EINVAL, "loan %d goes to partition %d, expected %d ... %d", k,
+                         l->to, least, p->n);
+    if (l->in_port < 0 || l->in_port > UINT16_MAX || l->bytes == 0)
+        return gpp__fail(err, GPP_EINVAL,
+                         "loan %d has port %d and %zu bytes, expected 0 ... %d and some", k,
+                         l->in_port, l->bytes, UINT16_MAX);
+    return GPP_OK;
+}
+
 static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -115,7 +129,24 @@ static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
         status = check_home(p, j, err);
     for (int r = 0; r < p->routes && status == GPP_OK; r++)
         status = check_route(p, r, err);
+    if (p->spec->loans < 0 || p->spec->loans > INT32_MAX / p->m)
+        return gpp__fail(err, GPP_EINVAL, "%d micro-batches of %d loans are too many", p->m,
+                         p->spec->loans);
+    for (int k = 0; k < p->spec->loans && status == GPP_OK; k++)
+        status = check_loan(p, k, err);
     return status;
+}
+
+static gpp_status take_loans(gpp__plan_maker *p, gpp_error *err)
+{
+    size_t count = (size_t)p->spec->loans;
+    p->plan->loan = malloc((count + 1) * sizeof *p->plan->loan);
+    if (!p->plan->loan)
+        return gpp__fail(err, GPP_ENOMEM, "%zu loans", count);
+    if (count > 0)
+        memcpy(p->plan->loan, p->spec->loan, count * sizeof *p->plan->loan);
+    p->plan->loans = (int)count;
+    return GPP_OK;
 }
 
 /* --- routes */
@@ -264,6 +295,8 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
     if (status == GPP_OK)
         status = check_spec(p, err);
     if (status == GPP_OK)
+        status = take_loans(p, err);
+    if (status == GPP_OK)
         status = take_routes(p, err);
     if (status == GPP_OK)
         status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
@@ -313,6 +346,7 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->buffer);
     free(plan->access);
     free(plan->route);
+    free(plan->loan);
     free(plan->task);
     free(plan->trains);
     free(plan->device_of);

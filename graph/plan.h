@@ -38,8 +38,8 @@ typedef struct gpp__stage_sizes {
 /**
  * A value on its way from one partition to another: one buffer a micro-batch from its producer to
  * its consumer; partitions between never see it. Boundaries are routes from j-1 to j, skips any
- * others, the model's outputs routes to `partitions`, the caller. The model's inputs are the
- * caller's memory and not listed.
+ * others, the model's outputs routes to `partitions`, the caller. The model's inputs are no routes:
+ * they are the caller's memory, and where a device cannot reach that, loans.
  */
 typedef struct gpp__route {
     int from, to;          /* from < to <= partitions */
@@ -52,6 +52,16 @@ typedef struct gpp__route {
     const char *name; /* of a skip, for pictures; NULL: a boundary's. The plan copies it */
 } gpp__route;
 
+/** A tensor of the caller's that a partition reads on a device which has to fetch it. Each piece
+ * has a buffer of its own, fetched before the first task that reads it and kept for the others. */
+typedef struct gpp__loan {
+    int to;       /* partition; `partitions`: losses and seeds */
+    int in_port;  /* of the partition; of losses and seeds a gpp__end_port */
+    size_t bytes; /* > 0; of a micro-batch, or of all of it */
+    bool whole;   /* every micro-batch reads all of it */
+    bool backward_reads, recompute_reads;
+} gpp__loan;
+
 typedef struct gpp__plan_spec {
     gpp__step_shape shape; /* `trains` is taken from the stages; ascending and split backwards are
                               the step's if it, or the schedule, has them */
@@ -60,6 +70,8 @@ typedef struct gpp__plan_spec {
     const gpp__route *route;       /* [routes] every partition but the last has one to the next; the
                                       last one to the caller */
     int routes;
+    const gpp__loan *loan; /* [loans] by ascending partition */
+    int loans;
     const int *node_of; /* [devices] memory node; NULL: all share one */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
                    0: any */
@@ -85,6 +97,7 @@ typedef enum gpp__class {
     GPP__LOSSES,
     GPP__NORMS,
     GPP__GATE,     /* one value each; with split backwards a gate of each device */
+    GPP__LENT,     /* of loan j: what a device has fetched of it; slot i is micro-batch i's */
     GPP__UNPACKED, /* of device j: gradients that somebody looks at; of no plan */
     GPP__CLASSES
 } gpp__class;
@@ -125,6 +138,8 @@ typedef struct gpp__plan {
     gpp__buffer *buffer;
     int routes;
     gpp__route *route;
+    int loans;
+    gpp__loan *loan;
     size_t *bytes; /* [devices] planned peak */
 } gpp__plan;
 

@@ -1,5 +1,5 @@
 /*
- * graph/plan_access.c: what each task reads and writes, and the buffers behind it.
+ * graph/plan_access.c: what each task reads and writes.
  *
  *   F(i,j)  reads parameters and a(i,r) of every route r to j, writes a(i,r) of every route from j,
  *           its record of statistics and t(i,j) or, when it is checkpointed, k(i,j)
@@ -17,10 +17,12 @@
  * Every N writes the norms and every U reads them, also those of partitions that learn nothing: the
  * chain of N's is what U's wait for.
  *
- * The model's inputs and their gradients are the caller's. Parameters, gradients and optimizer
- * state are those of a partition's home, which alone updates them, with the statistics of all
- * partitions that have theirs there. Things without bytes do not
- * appear; a route always has some, since it also carries the order of the tasks at its two ends.
+ * The model's inputs, targets and the inputs' gradients are the caller's. What a device has to
+ * fetch of the first two is read as a loan: l(i,k) by the F(i,j), R(i,j), B(i,j) and W(i,j) that
+ * look at it, and by L(i) and S(i). Parameters, gradients and optimizer state are those of a
+ * partition's home, which alone updates them, with the statistics of all partitions that have
+ * theirs there. Things without bytes do not appear; a route always has some, since it also carries
+ * the order of the tasks at its two ends.
  */
 #include "graph/plan_internal.h"
 
@@ -86,12 +88,41 @@ static void add_scratch(filler *f, gpp__task *t)
         add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
 }
 
+static bool reads_loan(const gpp__task *t, const gpp__loan *l)
+{
+    switch (t->kind) {
+    case GPP__FORWARD:
+        return true;
+    case GPP__RECOMPUTE:
+        return l->recompute_reads;
+    case GPP__LOSS:
+        return l->in_port < GPP__END_GRAD;
+    case GPP__SEED:
+        return l->in_port >= GPP__END_GRAD;
+    default:
+        return l->backward_reads;
+    }
+}
+
+/* What a partition's device, or the loss's, fetches of the caller's tensors. */
+static void add_loans(filler *f, gpp__task *t, int to)
+{
+    const gpp__plan_maker *p = f->p;
+    gpp__role role = to < p->n ? GPP__ROLE_LENT : GPP__ROLE_LENT_END;
+    for (int k = 0; k < p->plan->loans && p->plan->loan[k].to <= to; k++) {
+        const gpp__loan *l = &p->plan->loan[k];
+        if (l->to == to && reads_loan(t, l))
+            add(f, t, role, l->in_port, GPP__READ, k * p->m + (l->whole ? 0 : t->i));
+    }
+}
+
 /* The activations of routes to and from the task's partition that a way through its layers reads.
  */
 static void add_reads(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     bool backward = t->kind != GPP__RECOMPUTE;
+    add_loans(f, t, t->j);
     for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++) {
         const gpp__route *route = &p->plan->route[*r];
         if (backward ? route->backward_reads_in : route->recompute_reads_in)
@@ -109,6 +140,7 @@ static void access_forward(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     add_params(f, t, GPP__READ);
+    add_loans(f, t, t->j);
     for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
         add(f, t, GPP__ROLE_IN, p->plan->route[*r].in_port, GPP__READ,
             gpp__value_activation(p, t->i, *r));
@@ -200,6 +232,8 @@ static void access_output(filler *f, gpp__task *t)
         if (p->plan->route[*r].grad)
             add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__WRITE,
                 gpp__value_gradient(p, t->i, *r));
+    if (t->kind != GPP__OUTPUT)
+        add_loans(f, t, p->n);
     if (t->kind == GPP__LOSS)
         add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
     if (t->kind == GPP__LOSS && p->spec->loss_scratch > 0)
@@ -268,7 +302,7 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         routes += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
         routes += p->n;
-    return 2 * (size_t)routes + BESIDES_ROUTES;
+    return 2 * (size_t)routes + (size_t)p->plan->loans + BESIDES_ROUTES;
 }
 
 static void access_all(filler *f)
@@ -320,210 +354,4 @@ gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
     settle(&f);
     free(f.has_grads);
     return GPP_OK;
-}
-
-/* --- buffers */
-
-const char *gpp__class_name(gpp__class c)
-{
-    static const char *const name[GPP__CLASSES] = {
-        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",   [GPP__OPTIMIZER] = "optimizer",
-        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
-        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",     [GPP__LOSSES] = "losses",
-        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__KEPT] = "kept",
-        [GPP__HELD] = "held",         [GPP__UNPACKED] = "unpacked",
-    };
-    return (unsigned)c < GPP__CLASSES ? name[c] : "?";
-}
-
-static gpp__class class_of(int role)
-{
-    static const uint8_t of[GPP__ROLES] = {
-        [GPP__ROLE_PARAMS] = GPP__PARAMS,       [GPP__ROLE_GRADS] = GPP__GRADS,
-        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER, [GPP__ROLE_IN] = GPP__ROUTE,
-        [GPP__ROLE_OUT] = GPP__ROUTE,           [GPP__ROLE_GRAD_OUT] = GPP__ROUTE,
-        [GPP__ROLE_GRAD_IN] = GPP__ROUTE,       [GPP__ROLE_TAPE] = GPP__TAPE,
-        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
-        [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
-        [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
-        [GPP__ROLE_KEPT] = GPP__KEPT,           [GPP__ROLE_HELD] = GPP__HELD,
-    };
-    return (gpp__class)of[role];
-}
-
-/* The most that a partition on the device needs. */
-static size_t scratch_of(const gpp__plan_maker *p, int device)
-{
-    size_t most = device == p->last_device ? p->spec->loss_scratch : 0;
-    for (int j = 0; j < p->n; j++)
-        if (p->shape.device_of[j] == device && p->spec->stage[j].scratch > most)
-            most = p->spec->stage[j].scratch;
-    return most;
-}
-
-/* More than can be counted: all that can. */
-static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
-{
-    const gpp__stage_sizes *stage = p->spec->stage;
-    size_t bytes = SIZE_MAX;
-    switch (cls) {
-    case GPP__PARAMS:
-        return stage[j].params;
-    case GPP__GRADS:
-        return stage[j].grads;
-    case GPP__OPTIMIZER:
-        return stage[j].optimizer;
-    case GPP__ROUTE:
-        return p->plan->route[j].bytes;
-    case GPP__TAPE:
-        return stage[j].tape;
-    case GPP__KEPT:
-        return stage[j].kept;
-    case GPP__HELD:
-        return stage[j].held;
-    case GPP__SCRATCH:
-        return scratch_of(p, j);
-    case GPP__STATS:
-        gpp__mul(stage[j].stats, (size_t)p->m, &bytes);
-        return bytes;
-    case GPP__BACKUP:
-        gpp__add(stage[j].params, stage[j].optimizer, &bytes);
-        return bytes;
-    case GPP__LOSSES:
-        return (size_t)p->m * sizeof(double);
-    case GPP__NORMS: /* carry the order of N's, even where they sum nothing up */
-        return p->spec->norms > 0 ? p->spec->norms : 1;
-    default:
-        return 1;
-    }
-}
-
-static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
-{
-    switch (cls) {
-    case GPP__ROUTE:
-        return gpp__route_consumer(p, j);
-    case GPP__SCRATCH:
-        return j;
-    case GPP__LOSSES:
-        return p->last_device;
-    case GPP__GATE:
-        return gpp__plan_gates_devices(p) ? j : p->shape.device_of[0];
-    case GPP__NORMS:
-        return p->shape.device_of[0];
-    default:
-        return p->shape.device_of[j];
-    }
-}
-
-/* Bytes that cannot be rounded up are 0 then, which count_bytes finds. */
-static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
-{
-    const int *node_of = p->spec->node_of;
-    gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
-    b.bytes = gpp__align(bytes_of(p, cls, j));
-    b.device = device_of(p, cls, j);
-    if (cls == GPP__ROUTE && node_of) {
-        int producer = gpp__route_producer(p, j);
-        if (node_of[producer] != node_of[b.device])
-            b.other = producer;
-    }
-    return b;
-}
-
-/* Whose buffers there are: a row for each class, in it the number of (then the first of) those of
- * partition, route or device j. */
-typedef struct buffer_index {
-    size_t width;
-    int32_t *at; /* [GPP__CLASSES][width] */
-} buffer_index;
-
-static int32_t *at(const buffer_index *x, int cls, int j)
-{
-    return &x->at[(size_t)cls * x->width + (size_t)j];
-}
-
-static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
-{
-    size_t total = 0;
-    for (size_t k = 0; k < p->plan->tasks; k++) {
-        const gpp__task *t = &p->plan->task[k];
-        for (int a = 0; a < t->access_count; a++)
-            if (!gpp__role_is_value(t->access[a].role))
-                *at(x, class_of(t->access[a].role), t->access[a].buffer) = 1;
-    }
-    for (int k = 0; k < p->routes; k++)
-        *at(x, GPP__ROUTE, k) = p->pool_slots[k];
-    for (int j = 0; j < p->n; j++) {
-        *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
-        *at(x, GPP__KEPT, j) = p->pool_slots[p->routes + p->n + j];
-        *at(x, GPP__HELD, j) = p->pool_slots[p->routes + 2 * p->n + j];
-    }
-    for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
-        total += (size_t)x->at[k];
-    return total;
-}
-
-static void make_buffers(const gpp__plan_maker *p, const buffer_index *x)
-{
-    gpp__plan *plan = p->plan;
-    for (int cls = 0; cls < GPP__CLASSES; cls++)
-        for (int j = 0; j < (int)x->width; j++) {
-            int count = *at(x, cls, j);
-            *at(x, cls, j) = (int32_t)plan->buffers;
-            for (int slot = 0; slot < count; slot++)
-                plan->buffer[plan->buffers++] = buffer_of(p, (gpp__class)cls, j, slot);
-        }
-}
-
-static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
-{
-    for (size_t k = 0; k < p->plan->tasks; k++) {
-        gpp__task *t = &p->plan->task[k];
-        for (int a = 0; a < t->access_count; a++) {
-            gpp__access *access = &t->access[a];
-            int j = access->buffer, slot = 0;
-            if (gpp__role_is_value(access->role)) {
-                int pool = gpp__value_pool(p, access->buffer);
-                slot = p->slot[access->buffer];
-                j = pool < p->routes ? pool : gpp__pool_partition(p, pool);
-            }
-            access->buffer = *at(x, class_of(access->role), j) + slot;
-        }
-    }
-}
-
-static bool count_bytes(gpp__plan *plan)
-{
-    for (size_t k = 0; k < plan->buffers; k++) {
-        const gpp__buffer *b = &plan->buffer[k];
-        if (b->bytes == 0 || !gpp__add(plan->bytes[b->device], b->bytes, &plan->bytes[b->device]))
-            return false;
-        if (b->other >= 0 && !gpp__add(plan->bytes[b->other], b->bytes, &plan->bytes[b->other]))
-            return false;
-    }
-    return true;
-}
-
-gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
-{
-    int devices = p->shape.devices, pools = p->pools; /* more than partitions, and than routes */
-    buffer_index x = {.width = (size_t)(pools > devices ? pools : devices)};
-    x.at = calloc(GPP__CLASSES * x.width, sizeof *x.at);
-    if (!x.at)
-        return gpp__fail(err, GPP_ENOMEM, "buffers of %d partitions", p->n);
-    size_t total = count_buffers(p, &x);
-    gpp_status status = GPP_OK;
-    p->plan->buffer = calloc(total + 1, sizeof *p->plan->buffer);
-    if (!p->plan->buffer) {
-        status = gpp__fail(err, GPP_ENOMEM, "list of %zu buffers", total);
-        goto release;
-    }
-    make_buffers(p, &x);
-    refer_to_buffers(p, &x);
-    if (!count_bytes(p->plan))
-        status = gpp__fail(err, GPP_ENOMEM, "a device needs more bytes than can be counted");
-release:
-    free(x.at);
-    return status;
 }

@@ -4,7 +4,8 @@
  *   plan.c         the pieces put together; the check of a spec; questions to a finished plan
  *   plan_order.c   table entries become tasks in an order of submission: the proof that they can
  *                  run
- *   plan_access.c  what each task reads and writes; buffers and bytes
+ *   plan_access.c  what each task reads and writes
+ *   plan_buffers.c the buffers behind it, and bytes
  *   plan_slots.c   which values share a buffer
  *
  * Values are what tasks hand to each other inside a step: an activation a(i, r) and, where one

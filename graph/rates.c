@@ -69,14 +69,8 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 
 void gpp__learn_restore(gpp_pipe *p, uint64_t run)
 {
-    for (int k = 0; k < p->parameters; k++) {
-        gpp__learned *l = &p->learned[k];
-        if (l->run != run)
-            continue;
-        l->updates = l->updates_before;
-        memcpy(l->scalar, l->scalar_before, sizeof l->scalar);
-        l->run = 0;
-    }
+    for (int k = 0; k < p->parameters; k++)
+        gpp__learned_restore(&p->learned[k], run);
 }
 
 /* --- groups and rates by name ------------------------------------------------------------------

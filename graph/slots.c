@@ -78,6 +78,7 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
         uncharge(p, b);
     }
     b->bytes = bytes;
+    b->lends = cls == GPP__LENT;
     charge(p, b, device, other);
     gpp_status status = gpp__block_register(b, gpp__class_name(cls), err);
     if (status == GPP_OK)
@@ -90,6 +91,8 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
 int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b)
 {
     int slots = 0;
+    if (b->cls == GPP__LENT)
+        return b->slot * GPP__TURNS + e->turn;
     if (b->cls != GPP__ROUTE || b->slot != 0 || e->turn < 2 ||
         (e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return b->slot;

@@ -162,6 +162,13 @@ static int push_task(struct starpu_task *task)
     return 0;
 }
 
+static void task_done(struct starpu_task *task, unsigned context)
+{
+    const gpp__ticket *ticket = task->sched_ctx == context ? task->sched_data : NULL;
+    if (ticket && ticket->done)
+        ticket->done(ticket->arg);
+}
+
 static struct starpu_task *pop_other(policy_state *s, unsigned worker)
 {
     if (!atomic_load(&s->others_count))
@@ -360,6 +367,7 @@ struct starpu_sched_policy gpp__policy = {
     .deinit_sched = deinit_sched,
     .push_task = push_task,
     .pop_task = pop_task,
+    .post_exec_hook = task_done,
 #if STARPU_MAJOR_VERSION > 1 || STARPU_MINOR_VERSION >= 4
     .prefetches = 1, /* push_task does, and StarPU ends the program when it has done so before */
 #endif

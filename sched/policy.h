@@ -27,8 +27,11 @@ typedef struct gpp__lane gpp__lane;
 typedef struct gpp__ticket {
     gpp__lane *lane;
     uint64_t position;
-    bool timed;   /* the next is wanted */
-    double ready; /* out: when StarPU reported it ready; seconds, CLOCK_MONOTONIC */
+    bool timed;              /* the next is wanted */
+    double ready;            /* out: when StarPU reported it ready; seconds, CLOCK_MONOTONIC */
+    void (*done)(void *arg); /* called when its device is done with it, before those that depend on
+                                it are let go; NULL: not */
+    void *arg;
 } gpp__ticket;
 
 extern struct starpu_sched_policy gpp__policy;

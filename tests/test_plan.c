@@ -261,6 +261,101 @@ Test(plan, a_checkpointed_forward_keeps_no_tape)
     gpp__plan_free(plan);
 }
 
+/* --- loans */
+
+/** How often tasks of a kind read loan `k`, of micro-batch i's piece or of all. */
+static int reads_of_loan(const gpp__plan *plan, int kind, int k, int slot)
+{
+    int reads = 0;
+    for (size_t t = 0; t < plan->tasks; t++)
+        for (int a = 0; a < plan->task[t].access_count; a++) {
+            const gpp__access *x = &plan->task[t].access[a];
+            const gpp__buffer *b = &plan->buffer[x->buffer];
+            bool lent = x->role == GPP__ROLE_LENT || x->role == GPP__ROLE_LENT_END;
+            cr_assert_eq(lent, b->cls == GPP__LENT);
+            if (!lent || b->j != k || plan->task[t].kind != kind || b->slot != slot)
+                continue;
+            cr_expect_eq(x->mode, GPP__READ);
+            cr_expect(plan->loan[k].whole || plan->task[t].i == slot, "of another micro-batch");
+            cr_expect(plan->task[t].j == plan->loan[k].to || plan->loan[k].to == 3);
+            reads++;
+        }
+    return reads;
+}
+
+/* Two inputs of partition 1, one of them whole, target and class weights; 4 micro-batches. */
+static const gpp__loan loans[] = {
+    {.to = 1, .in_port = 1, .bytes = 1000, .backward_reads = true},
+    {.to = 1, .in_port = 2, .bytes = 300, .whole = true, .recompute_reads = true},
+    {.to = 3, .in_port = GPP__END_TARGET, .bytes = 50},
+    {.to = 3, .in_port = GPP__END_WEIGHTS, .bytes = 20, .whole = true},
+    {.to = 3, .in_port = GPP__END_GRAD, .bytes = 70},
+};
+
+Test(plan, a_loan_is_read_where_its_tensor_is_and_paid_for_there)
+{
+    plan_rig r;
+    plan_rig_init(&r, TRAIN, 3, 4, 1);
+    gpp__plan *without = plan_rig_plan(&r);
+    r.spec.loan = loans;
+    r.spec.loans = 5;
+    gpp__plan *with = plan_rig_plan(&r);
+    for (int i = 0; i < 4; i++) {
+        cr_expect_eq(reads_of_loan(with, GPP__FORWARD, 0, i), 1);
+        cr_expect_eq(reads_of_loan(with, GPP__BACKWARD, 0, i), 1);
+        cr_expect_eq(reads_of_loan(with, GPP__RECOMPUTE, 0, i), 0);
+        cr_expect_eq(reads_of_loan(with, GPP__LOSS, 2, i), 1);
+    }
+    cr_expect_eq(reads_of_loan(with, GPP__FORWARD, 1, 0), 4);
+    cr_expect_eq(reads_of_loan(with, GPP__RECOMPUTE, 1, 0), 3);
+    cr_expect_eq(reads_of_loan(with, GPP__BACKWARD, 1, 0), 0);
+    cr_expect_eq(reads_of_loan(with, GPP__LOSS, 3, 0), 4);
+    cr_expect_eq(plan_rig_slots(with, GPP__LENT, 4), 0, "there are no seeds");
+    cr_expect_eq(with->bytes[0], without->bytes[0]);
+    cr_expect_eq(with->bytes[1] - without->bytes[1], 4 * gpp__align(1000) + gpp__align(300));
+    cr_expect_eq(with->bytes[2] - without->bytes[2], 4 * gpp__align(50) + gpp__align(20));
+    gpp__plan_free(without);
+    gpp__plan_free(with);
+}
+
+Test(plan, seeds_read_the_callers_gradients)
+{
+    plan_rig r;
+    plan_rig_init(&r, BACK, 3, 4, 1);
+    r.spec.loan = loans;
+    r.spec.loans = 5;
+    gpp__plan *plan = plan_rig_plan(&r);
+    for (int i = 0; i < 4; i++)
+        cr_expect_eq(reads_of_loan(plan, GPP__SEED, 4, i), 1);
+    cr_expect_eq(plan_rig_slots(plan, GPP__LENT, 2), 0, "there is no loss");
+    gpp__plan_free(plan);
+}
+
+Test(plan, a_loan_to_nowhere_is_refused)
+{
+    static const struct {
+        const char *why;
+        gpp__loan loan[2];
+    } cases[] = {
+        {"before the first partition", {{.to = -1, .bytes = 1}, {.to = 1, .bytes = 1}}},
+        {"behind the end", {{.to = 1, .bytes = 1}, {.to = 4, .bytes = 1}}},
+        {"in another order", {{.to = 2, .bytes = 1}, {.to = 1, .bytes = 1}}},
+        {"a port that is none", {{.to = 1, .in_port = -1, .bytes = 1}, {.to = 1, .bytes = 1}}},
+        {"no bytes", {{.to = 1, .bytes = 1}, {.to = 1}}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        plan_rig r;
+        gpp__plan *plan;
+        gpp_error err = GPP_ERROR_INIT;
+        plan_rig_init(&r, TRAIN, 3, 4, 1);
+        r.spec.loan = cases[k].loan;
+        r.spec.loans = 2;
+        cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_EINVAL, "%s", cases[k].why);
+        cr_expect(strstr(err.msg, "loan"), "%s: %s", cases[k].why, err.msg);
+        cr_expect_null(plan);
+    }
+}
+
 Test(plan, the_clock_is_gpipes_lockstep_picture)
 {
     static const struct {

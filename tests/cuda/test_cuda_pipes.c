@@ -529,3 +529,51 @@ Test(cuda_pipes, a_loss_that_is_not_finite_fails_where_that_is_asked_for)
     gpp_pipe_free(p);
     gpp_model_free(m);
 }
+
+/* Steps 0 to 3 in flight together, of which `bad` has gradients that are not finite. */
+static void skip_steps(int bad, bool with_bad, outcome *to)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = usual(2);
+    gpp_pipe *p;
+    static float x[4][ROWS * ROW], t[ROWS * 5];
+    gpp_tensor tt = {t, GPP_F32, 2, {ROWS, 5}};
+    gpp_model *m = model_of("conv2d out=3 kernel=3; relu; flatten; linear out=5");
+    *to = (outcome){.value = malloc(MOST * sizeof *to->value)};
+    o.skip_nonfinite = true;
+    o.device_count = 2;
+    OK(gpp_pipe_new(&p, m, &o, &err));
+    for (int k = 0; k < 4; k++) {
+        gpp_tensor tx = image(x[k]);
+        test_fill(x[k], ROWS * ROW, (uint64_t)k, -1, 1);
+        x[k][3 * ROW] = k == bad ? INFINITY : x[k][3 * ROW];
+        if (k != bad || with_bad)
+            OK(gpp_pipe_submit(p, &tx, &tt, NULL, &err));
+    }
+    for (int k = 0; k < 4; k++) {
+        gpp_step_stats stats;
+        if (k == bad && !with_bad)
+            continue;
+        OK(gpp_pipe_wait(p, NULL, &err));
+        OK(gpp_pipe_last_step(p, &stats, &err));
+        cr_expect_eq(stats.skipped, k == bad, "step %d", k);
+    }
+    take_state(to, p);
+    gpp_pipe_free(p);
+    gpp_model_free(m);
+}
+
+/* Adam divides by what depends on the number of updates, so one that is counted and did not take
+ * place changes bits. The random generator's steps are counted all the same; nothing draws here. */
+Test(cuda_pipes, an_update_that_is_skipped_leaves_no_trace)
+{
+    need_gpu();
+    for (int bad = 0; bad < 3; bad++) {
+        outcome with, without;
+        skip_steps(bad, true, &with);
+        skip_steps(bad, false, &without);
+        cr_expect_eq(differs(&with, &without, 0), -1, "step %d", bad);
+        free(with.value);
+        free(without.value);
+    }
+}
