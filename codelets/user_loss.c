@@ -3,7 +3,8 @@
  *
  * A call lives on the stack: nothing is allocated, and any number of them may run at once. What the
  * function wrote into its error record is the message, behind the loss's name; a status alone gets
- * words of ours. What it declares as target is checked before anybody counts on it.
+ * words of ours. What it declares as target is checked before anybody counts on it. Calls on a GPU
+ * are in user_loss.cu.
  */
 #include "codelets/user_loss.h"
 
@@ -29,9 +30,8 @@ static bool is_status(gpp_status status)
     return false;
 }
 
-/* The outcome of a function that returned `status` and may have said something. */
-static gpp_status outcome(const gpp_loss_function *def, const char *function, gpp_status status,
-                          const gpp_error *said, gpp_error *err)
+gpp_status gpp__user_loss_outcome(const gpp_loss_function *def, const char *function,
+                                  gpp_status status, const gpp_error *said, gpp_error *err)
 {
     if (status == GPP_OK)
         status = said->code;
@@ -76,7 +76,7 @@ static gpp_status user_target(const void *attr, const gpp__desc *y, gpp__desc *t
     gpp_error said = GPP_ERROR_INIT;
     gpp_shape shape = *y;
     gpp_status status =
-        outcome(def, "target", def->target(y, &shape, def->user, &said), &said, err);
+        gpp__user_loss_outcome(def, "target", def->target(y, &shape, def->user, &said), &said, err);
     if (!status)
         status = check_target(def->name, &shape, err);
     if (status)
@@ -107,14 +107,11 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows, const void *data)
     return t;
 }
 
-/* A value that the function does not set is NaN. */
-static gpp_status user_run(const gpp__loss_call *call)
+gpp_loss_call gpp__user_loss_call(const gpp__loss_call *call, gpp_error *said)
 {
     const gpp_loss_function *def = call->attr;
-    gpp_error said = GPP_ERROR_INIT;
-    double value = NAN;
     assert(call->target_desc);
-    gpp_loss_call theirs = {
+    return (gpp_loss_call){
         .user = def->user,
         .micro_batch = call->micro_batch,
         .row0 = call->row0,
@@ -122,9 +119,19 @@ static gpp_status user_run(const gpp__loss_call *call)
         .y = tensor_of(call->y_desc, call->rows, call->y),
         .target = tensor_of(call->target_desc, call->rows, call->target),
         .grad_y = tensor_of(call->y_desc, call->rows, call->grad_y),
-        .err = &said,
+        .err = said,
     };
-    gpp_status status = outcome(def, "run", def->run(&theirs, &value), &said, call->err);
+}
+
+/* A value that the function does not set is NaN. */
+static gpp_status user_run(const gpp__loss_call *call)
+{
+    const gpp_loss_function *def = call->attr;
+    gpp_error said = GPP_ERROR_INIT;
+    double value = NAN;
+    gpp_loss_call theirs = gpp__user_loss_call(call, &said);
+    gpp_status status =
+        gpp__user_loss_outcome(def, "run", def->run(&theirs, &value), &said, call->err);
     if (status == GPP_OK)
         *call->value = value / call->divisor;
     return status;
@@ -139,8 +146,34 @@ static gpp_status check_definition(const gpp_loss_function *def, gpp_error *err)
     if (!def->target || !def->run)
         return gpp__fail(err, GPP_EINVAL, "loss \"%.64s\": no function %s", def->name,
                          def->target ? "run" : "target");
+    if (def->scratch_cuda && !def->run_cuda)
+        return gpp__fail(err, GPP_EINVAL, "loss \"%.64s\": scratch_cuda, but no function run_cuda",
+                         def->name);
     return GPP_OK;
 }
+
+#ifdef GPP__WITH_CUDA
+/* What no memory holds is the most that can be added up and refused. */
+static size_t user_scratch(const void *attr, const gpp__desc *y, int64_t rows)
+{
+    const gpp_loss_function *def = attr;
+    size_t bytes = def->scratch_cuda(y, rows, def->user);
+    return bytes < SIZE_MAX / 8 ? bytes : SIZE_MAX / 8;
+}
+
+static void add_cuda(user_loss *u)
+{
+    if (u->def.run_cuda)
+        u->loss.run_cuda = gpp__user_loss_run_cuda;
+    if (u->def.scratch_cuda)
+        u->loss.scratch_cuda = user_scratch;
+}
+#else
+static void add_cuda(user_loss *u)
+{
+    (void)u; /* nobody calls them */
+}
+#endif
 
 gpp_status gpp__user_loss_new(gpp_loss **loss, const gpp_loss_function *def, gpp_error *err)
 {
@@ -162,6 +195,7 @@ gpp_status gpp__user_loss_new(gpp_loss **loss, const gpp_loss_function *def, gpp
         .divisor = user_divisor,
         .run = user_run,
     };
+    add_cuda(u);
     *loss = &u->loss;
     return GPP_OK;
 }

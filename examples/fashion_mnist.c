@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <gridpipe.h>
 
@@ -89,7 +90,9 @@ static bool is_fashion_mnist(const gpp_tensor *images, const gpp_tensor *labels)
     return true;
 }
 
-static void load(dataset *d, const char *directory, const char *images, const char *labels)
+/* The first images, all unless `limit` is lower. */
+static void load(dataset *d, const char *directory, const char *images, const char *labels,
+                 long limit)
 {
     gpp_error err = GPP_ERROR_INIT;
     read_array(&d->array[IMAGES], directory, images);
@@ -103,16 +106,26 @@ static void load(dataset *d, const char *directory, const char *images, const ch
     const int64_t shape[] = {d->count, 1, SIDE, SIDE};
     check(gpp_array_reshape(&d->array[IMAGES], 4, shape, &err), &err);
     check(gpp_array_to_floats(&d->array[IMAGES], &pixel_mean, &pixel_std, 1, &err), &err);
+    if (limit && limit < d->count)
+        d->count = limit;
 }
 
-/* Mini-batches of the first images, all unless `limit` is lower. */
-static void serve(dataset *d, const options *o, long limit, bool shuffle)
+/* There copies want page-locked memory, which may start CUDA: nobody else is to ask for it. */
+static bool is_on_gpu(const gpp_pipe *pipe)
+{
+    gpp_pipe_info info;
+    gpp_pipe_get_info(pipe, &info);
+    for (int device = 0; device < info.devices; device++)
+        if (strncmp(info.device_name[device], "cuda:", 5) == 0)
+            return true;
+    return false;
+}
+
+static void serve(dataset *d, const options *o, const gpp_pipe *pipe, bool shuffle)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_loader_options how = GPP_LOADER_OPTIONS_INIT;
     gpp_tensor tensor[TENSORS];
-    if (limit && limit < d->count)
-        d->count = limit;
     for (int k = 0; k < TENSORS; k++) {
         tensor[k] = d->array[k].tensor;
         tensor[k].dim[0] = d->count;
@@ -121,6 +134,7 @@ static void serve(dataset *d, const options *o, long limit, bool shuffle)
     how.lent = IN_FLIGHT;
     how.shuffle = shuffle;
     how.seed = o->seed;
+    how.pinned = is_on_gpu(pipe);
     check(gpp_loader_new(&d->loader, tensor, TENSORS, &how, &err), &err);
 }
 
@@ -340,11 +354,11 @@ int main(int argc, char *argv[])
     training t;
     double right = 0;
     options_read(&o, argc, argv);
-    load(&train, o.data, "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz");
-    load(&test, o.data, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz");
-    serve(&train, &o, o.limit, true);
-    serve(&test, &o, 0, false);
+    load(&train, o.data, "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", o.limit);
+    load(&test, o.data, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", 0);
     start(&t, &o, train.count);
+    serve(&train, &o, t.pipe, true);
+    serve(&test, &o, t.pipe, false);
     print_cut(&o, t.pipe);
     for (int epoch = 1; epoch <= o.epochs; epoch++) {
         train_epoch(&t, &train, epoch);

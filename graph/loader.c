@@ -245,13 +245,22 @@ static gpp_status take_tensors(gpp_loader *l, const gpp_tensor tensors[], gpp_er
     return GPP_OK;
 }
 
+static void *get_slots(const gpp_loader *l, size_t bytes)
+{
+    void *memory = NULL;
+    if (!l->options.pinned)
+        return aligned_alloc(GPP__ALIGN, bytes ? bytes : GPP__ALIGN);
+    gpp_host_memory_new(&memory, bytes, NULL);
+    return memory;
+}
+
 static gpp_status allocate(gpp_loader *l, gpp_error *err)
 {
     size_t bytes = 0;
     l->slots = l->options.ahead + l->options.lent;
     if (!gpp__mul((size_t)l->slots, l->slot_bytes, &bytes) || bytes > PTRDIFF_MAX)
         return gpp__fail(err, GPP_ENOMEM, "%d mini-batches of %zu bytes", l->slots, l->slot_bytes);
-    l->slot = aligned_alloc(GPP__ALIGN, bytes ? bytes : GPP__ALIGN);
+    l->slot = get_slots(l, bytes);
     if (!l->slot)
         return gpp__fail(err, GPP_ENOMEM, "%d mini-batches of %zu bytes", l->slots, l->slot_bytes);
     if (!l->options.shuffle)
@@ -266,7 +275,10 @@ static gpp_status allocate(gpp_loader *l, gpp_error *err)
 static void release_memory(gpp_loader *l)
 {
     free(l->order);
-    free(l->slot);
+    if (l->options.pinned)
+        gpp_host_memory_free(l->slot);
+    else
+        free(l->slot);
     free(l);
 }
 

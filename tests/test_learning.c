@@ -324,7 +324,8 @@ Test(learning, a_loss_of_the_callers_is_a_loss)
     static const test_model m = {
         "linears", "linear out=9 @a; tanh; linear out=4 @b", 1, {6}, "mse reduction=mean"};
     int fails = 0;
-    gpp_loss_function half = {"half", half_target, half_run, &fails};
+    gpp_loss_function half = {
+        .name = "half", .target = half_target, .run = half_run, .user = &fails};
     for (int n = 1; n <= 3; n++) {
         gpp_error err = GPP_ERROR_INIT;
         gpp_model *model = test_model_new(&m);

@@ -177,6 +177,7 @@ Test(loader, an_epoch_has_its_rows_in_their_order)
                 const struct cut *c = &cuts[k];
                 data d = make(c->rows);
                 gpp_loader_options o = choose(c->batch, shuffle, c->drop_last, ahead);
+                o.pinned = ahead == 3;
                 gpp_loader *l = open_loader(&d, &o);
                 for (int epoch = 0; epoch < 3; epoch++) {
                     int64_t order[16];
@@ -421,7 +422,7 @@ Test(loader, wrong_options_and_tensors_are_refused)
     } cases[] = {
 #define O(batch, epoch, ahead) L(batch, epoch, ahead, 1)
 #define L(batch, epoch, ahead, lent)                                                               \
-    {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead, lent}
+    {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead, lent, false}
 #define LABELS(rows)                                                                               \
     {                                                                                              \
         (void *)"", GPP_I64, 1,                                                                    \

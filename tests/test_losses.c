@@ -1014,11 +1014,17 @@ static gpp_status seen_run(const gpp_loss_call *call, double *value)
     return s->status;
 }
 
+static size_t seen_scratch(const gpp_shape *y, int64_t rows, void *user)
+{
+    (void)y, (void)user;
+    return (size_t)rows;
+}
+
 /* A pipe keeps the definition beside the loss: so do these. */
 static void open_user(gpp_loss **loss, gpp_loss_function *attr, seen *s)
 {
     char name[] = "half";
-    gpp_loss_function def = {name, seen_target, seen_run, s};
+    gpp_loss_function def = {.name = name, .target = seen_target, .run = seen_run, .user = s};
     *s = (seen){.shape = {.rank = -1}};
     cr_assert_eq(gpp__user_loss_new(loss, &def, NULL), GPP_OK);
     memset(name, 'x', sizeof name - 1);
@@ -1060,6 +1066,7 @@ Test(user_loss, a_run_sees_its_micro_batch_as_tensors)
     call.grad_y = NULL;
     cr_assert_eq(loss->run(&call), GPP_OK);
     cr_expect_null(s.call.grad_y.data);
+    cr_expect(!s.call.stream && !s.call.scratch, "on cores there are none");
     gpp__user_loss_free(loss);
 }
 
@@ -1181,10 +1188,12 @@ Test(user_loss, a_definition_without_name_or_function_is_refused)
         gpp_loss_function def;
         char says[24];
     } bad[] = {
-        {{NULL, seen_target, seen_run, NULL}, "name"},
-        {{"", seen_target, seen_run, NULL}, "name"},
-        {{"half", NULL, seen_run, NULL}, "no function target"},
-        {{"half", seen_target, NULL, NULL}, "no function run"},
+        {{.target = seen_target, .run = seen_run}, "name"},
+        {{.name = "", .target = seen_target, .run = seen_run}, "name"},
+        {{.name = "half", .run = seen_run}, "no function target"},
+        {{.name = "half", .target = seen_target}, "no function run"},
+        {{.name = "half", .target = seen_target, .run = seen_run, .scratch_cuda = seen_scratch},
+         "no function run_cuda"},
     };
     for (size_t k = 0; k < COUNT(bad); k++) {
         gpp_loss *loss = (gpp_loss *)(void *)&loss;

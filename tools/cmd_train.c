@@ -156,6 +156,17 @@ static gpp_status open_data(training *t)
     return status == GPP_OK ? limit_rows(t) : status;
 }
 
+/* There copies want page-locked memory, which may start CUDA: nobody else is to ask for it. */
+static bool is_on_gpu(const gpp_pipe *pipe)
+{
+    gpp_pipe_info info;
+    gpp_pipe_get_info(pipe, &info);
+    for (int d = 0; d < info.devices; d++)
+        if (!strncmp(info.device_name[d], "cuda:", 5))
+            return true;
+    return false;
+}
+
 static gpp_status open_loader(training *t)
 {
     gpp_loader_options o = GPP_LOADER_OPTIONS_INIT;
@@ -169,6 +180,7 @@ static gpp_status open_loader(training *t)
     o.seed = t->seed;
     o.ahead = (int)t->how.ahead;
     o.lent = (int)t->how.in_flight;
+    o.pinned = is_on_gpu(t->pipe);
     gpp_status status = gpp_loader_new(&t->loader, all, count + 1, &o, &t->err);
     return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
 }

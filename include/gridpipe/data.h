@@ -67,6 +67,26 @@ GPP_API gpp_status gpp_array_reshape(gpp_array *array, int rank, const int64_t d
 GPP_API void gpp_array_free(gpp_array *array);
 
 /**
+ * Memory of the host that GPUs copy from and to without a detour: page-locked, for every GPU, where
+ * the library was built with CUDA and the machine has a GPU; elsewhere, or where no more memory can
+ * be locked (the log then says so), ordinary memory. For the tensors of pipes on GPUs in programs
+ * that know nothing of CUDA.
+ *
+ * It costs more than malloc: locked memory is never paged out, so other programs have that much
+ * less, and getting and freeing it takes far longer. The first call of a program may start CUDA,
+ * which takes a good part of a second and some hundred MiB on the calling thread's current GPU. So
+ * get it once, for buffers that are used often, and not for pipes on cores. Thread-safe.
+ *
+ * @param memory  out: on a boundary of 64 bytes, its content undefined; NULL on failure. Free with
+ *                gpp_host_memory_free, which may be after the pipes are
+ * @param bytes   0: there is something to free all the same
+ * @return GPP_OK, GPP_ENOMEM, GPP_EINVAL (memory is NULL)
+ */
+GPP_API gpp_status gpp_host_memory_new(void **memory, size_t bytes, gpp_error *err);
+/** NULL is fine. No step may use it any more. */
+GPP_API void gpp_host_memory_free(void *memory);
+
+/**
  * The order of the rows in an epoch: a permutation of 0 … rows-1 that is a function of seed, epoch
  * and rows alone, the same on every machine.
  *
@@ -92,13 +112,14 @@ typedef struct gpp_loader_options {
     uint64_t seed;  /* of the order */
     int64_t epoch;  /* to begin with, >= 0 */
     int ahead;      /* mini-batches to prepare in advance, 1 to 1000 */
-    int lent; /* mini-batches that are lent at once, 1 to 1000: more than one for steps that are
-                 submitted (gpp_pipe_submit), as many as there are of these at once, and one */
+    int lent;    /* mini-batches that are lent at once, 1 to 1000: more than one for steps that are
+                    submitted (gpp_pipe_submit), as many as there are of these at once, and one */
+    bool pinned; /* mini-batches are in memory of gpp_host_memory_new: for pipes on GPUs */
 } gpp_loader_options;
 
 #define GPP_LOADER_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1                                     \
+        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1, false                              \
     }
 
 /**

@@ -17,22 +17,47 @@ typedef struct gpp_loss_call {
     gpp_tensor y, target; /* of this micro-batch; images are N, C, H, W */
     gpp_tensor grad_y;    /* to write, all of it: d loss / d y; data NULL: not wanted */
     gpp_error *err;       /* where to say what is wrong: its msg is shown behind the loss's name */
+    void *stream;         /* run_cuda: cudaStream_t to launch on; run: NULL */
+    void *scratch; /* run_cuda: [scratch_cuda] device memory, on a boundary of 64 bytes, with any
+                      content; NULL without scratch_cuda */
 } gpp_loss_call;
 
 /**
  * A loss. Values of the micro-batches are added up; they must be parts of the mini-batch's loss, so
  * a mean divides by batch_rows, not by its own rows. `run` is called on any thread, for several
- * micro-batches at once: it keeps nothing in static variables.
+ * micro-batches at once: it keeps nothing in static variables. Start from GPP_LOSS_FUNCTION_INIT;
+ * fields may be added at the end.
  */
 typedef struct gpp_loss_function {
     const char *name; /* for messages */
     /** What a target row must be, given an output row: the batch and rows are the output's. */
     gpp_status (*target)(const gpp_shape *y, gpp_shape *target, void *user, gpp_error *err);
-    /** @param value out: this micro-batch's part. A status other than GPP_OK ends the step as a
-     * failing layer does. */
+    /** @param value out: this micro-batch's part; NaN when it is not set. A status other than
+     * GPP_OK ends the step as a failing layer does. */
     gpp_status (*run)(const gpp_loss_call *call, double *value);
     void *user; /* must live as long as the pipe */
+
+    /**
+     * The same where the last partition is on a GPU (docs/gpu.md). NULL: the last partition must be
+     * on cores, and without a list of devices all are.
+     *
+     * It is called on the host, with the GPU the current one, launches on call->stream and returns:
+     * it neither waits nor allocates. `value` and the data of y, target and grad_y are device
+     * memory, so it cannot look at them itself: what a kernel finds wrong it says with a value of
+     * NaN, which fails the step where options.nan_is_error is set. A status other than GPP_OK, and
+     * a launch that CUDA refuses, ends the step as one of `run` does. Sums in an order that the
+     * shapes fix (no atomic additions of floats) give the same bits in every run.
+     */
+    gpp_status (*run_cuda)(const gpp_loss_call *call, double *value);
+    /** Bytes of call->scratch for a micro-batch of `rows` rows. It must not be fewer for more rows,
+     * and is asked for when a size of mini-batches is planned, not in every step. NULL: none. */
+    size_t (*scratch_cuda)(const gpp_shape *y, int64_t rows, void *user);
 } gpp_loss_function;
+
+#define GPP_LOSS_FUNCTION_INIT                                                                     \
+    {                                                                                              \
+        NULL, NULL, NULL, NULL, NULL, NULL                                                         \
+    }
 
 GPP_END_DECLS
 #endif

@@ -234,28 +234,6 @@ void gpp_emulation_any_memory(void)
     any_memory = true;
 }
 
-static cudaError_t host_room(void **pointer, size_t bytes)
-{
-    *pointer = malloc(bytes + 1);
-    return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaMallocHost(void **pointer, size_t bytes)
-{
-    return host_room(pointer, bytes);
-}
-
-cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned)
-{
-    return host_room(pointer, bytes);
-}
-
-cudaError_t cudaFreeHost(void *pointer)
-{
-    free(pointer);
-    return cudaSuccess;
-}
-
 /* --- copies --- */
 
 static void check_ends(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
@@ -310,4 +288,68 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
     return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+/* --- page-locked memory of the host --- */
+
+namespace
+{
+
+std::mutex host_lock;
+std::map<char *, size_t> locked; /* first byte, bytes */
+
+} // namespace
+
+/* Whole pages at least begin on a page. No more than the device has: a machine has a limit, too. */
+static cudaError_t host_room(void **pointer, size_t bytes)
+{
+    std::lock_guard<std::mutex> alone(host_lock);
+    *pointer = nullptr;
+    if (bytes >= room || posix_memalign(pointer, page, bytes + (bytes == 0))) {
+        gpp_emulation::remember(cudaErrorMemoryAllocation);
+        return cudaErrorMemoryAllocation;
+    }
+    locked[(char *)*pointer] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **pointer, size_t bytes)
+{
+    return host_room(pointer, bytes);
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned)
+{
+    return host_room(pointer, bytes);
+}
+
+cudaError_t cudaFreeHost(void *pointer)
+{
+    std::lock_guard<std::mutex> alone(host_lock);
+    if (pointer && locked.erase((char *)pointer) == 0) {
+        gpp_emulation::remember(cudaErrorInvalidValue);
+        return cudaErrorInvalidValue;
+    }
+    free(pointer);
+    return cudaSuccess;
+}
+
+static bool is_locked(char *pointer)
+{
+    std::lock_guard<std::mutex> alone(host_lock);
+    auto next = locked.upper_bound(pointer);
+    return next != locked.begin() && (--next, (size_t)(pointer - next->first) < next->second);
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    char *p = (char *)pointer;
+    bool device = p >= base && p < base + used, host = !device && is_locked(p);
+    *attributes = {};
+    attributes->type = device ? cudaMemoryTypeDevice
+                       : host ? cudaMemoryTypeHost
+                              : cudaMemoryTypeUnregistered;
+    attributes->devicePointer = device || host ? p : nullptr;
+    attributes->hostPointer = device ? nullptr : p;
+    return cudaSuccess;
 }
