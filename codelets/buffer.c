@@ -9,9 +9,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#ifdef GPP__STARPU_CUDA
-#include <cuda_runtime.h>
-#endif
+
+#include "codelets/cuda/current.h"
 
 typedef struct block_interface {
     uintptr_t
@@ -229,24 +228,21 @@ static void number_interface(void)
 }
 
 /* On a GPU's node StarPU makes the GPU the calling thread's current one. Here that thread is the
- * application's, which gets its own one back. */
+ * application's, which gets its own one back. -1: StarPU does not. */
 static int current_gpu(unsigned node)
 {
-    int gpu = -1;
 #ifdef GPP__STARPU_CUDA
-    if (starpu_node_get_kind(node) == STARPU_CUDA_RAM && cudaGetDevice(&gpu) != cudaSuccess)
-        gpu = -1;
+    return starpu_node_get_kind(node) == STARPU_CUDA_RAM ? gpp__gpu_current() : -1;
 #else
     (void)node;
+    return -1;
 #endif
-    return gpu;
 }
 
 static void restore_gpu(int gpu)
 {
 #ifdef GPP__STARPU_CUDA
-    if (gpu >= 0)
-        cudaSetDevice(gpu);
+    gpp__gpu_restore(gpu);
 #else
     (void)gpu;
 #endif

@@ -347,10 +347,15 @@ gpp_status gpp__cell_look(gpp__cell *c, const gpp__run *run, const void *from, s
     return GPP_OK;
 }
 
+/* Kernels of a task begin when those of the one before have ended. */
 void gpp__cell_done(void *cell)
 {
     gpp__cell *c = cell;
     gpp_error error = GPP_ERROR_INIT;
+    if (c->end > c->start) {
+        c->start = fmax(c->start, c->device->last_end);
+        c->device->last_end = c->end = fmax(gpp__cell_now(), c->start);
+    }
     gpp_status status = c->judge ? c->judge(c, c->look, &error) : GPP_OK;
     if (status != GPP_OK)
         gpp__cell_failed(c, status, &error);

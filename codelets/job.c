@@ -3,7 +3,6 @@
  * one to report, waiting.
  */
 #include <limits.h>
-#include <math.h>
 #include <time.h>
 
 #include "codelets/cell_internal.h"
@@ -54,15 +53,9 @@ void gpp__job_finished(gpp__job *job)
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Where tasks run behind the worker's back, their times are from the end of the one before. */
-void gpp__cell_finished(void *arg)
+void gpp__cell_finished(void *cell)
 {
-    gpp__cell *c = arg;
-    if (c->device->cuda && c->end > c->start) {
-        c->start = fmax(c->start, c->device->last_end);
-        c->device->last_end = c->end = fmax(gpp__cell_now(), c->start);
-    }
-    gpp__job_finished(c->job);
+    gpp__job_finished(((gpp__cell *)cell)->job);
 }
 
 static void fail_later(const gpp__job *job)

@@ -35,7 +35,7 @@ static gpp_status run_here(gpp_pipe *p, const gpp__seat *seat, const gpp__errand
 
 #ifndef GPP__STARPU_CUDA
 
-gpp_status gpp__errand_run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+static gpp_status run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
 {
     return run_here(p, &p->state[device].seat, e, err);
 }
@@ -92,20 +92,24 @@ static gpp_status submit(gpp_pipe *p, int device, order *o)
     return gpp__fail(o->err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-ret));
 }
 
-gpp_status gpp__errand_run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+static gpp_status run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
 {
     const gpp__seat *seat = &p->state[device].seat;
+    order o = {e, seat, GPP_OK, err};
+    return seat->cuda ? submit(p, device, &o) : run_here(p, seat, e, err);
+}
+
+#endif
+
+/* What has failed in it is asked of the record, so it must not be one that somebody has filled. */
+gpp_status gpp__errand_run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+{
     gpp_error ours = GPP_ERROR_INIT;
-    order o = {e, seat, GPP_OK, &ours};
-    if (!seat->cuda)
-        return run_here(p, seat, e, err);
-    gpp_status status = submit(p, device, &o);
+    gpp_status status = run(p, device, e, &ours);
     if (status != GPP_OK && err && err->code == GPP_OK)
         *err = ours;
     return status;
 }
-
-#endif
 
 static gpp_status pack(const gpp__run *run, char *const data[], void *arg)
 {

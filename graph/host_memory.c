@@ -21,6 +21,8 @@ typedef struct front {
 
 #include <cuda_runtime.h>
 
+#include "codelets/cuda/current.h"
+
 static bool has_gpu(void)
 {
     int count = 0;
@@ -36,7 +38,10 @@ static void *get_locked(size_t bytes)
     void *memory = NULL;
     if (!has_gpu())
         return NULL;
+    int before = gpp__gpu_current();
+    cudaSetDevice(gpp__gpu_in_use());
     cudaError_t code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    gpp__gpu_restore(before);
     if (code == cudaSuccess)
         return memory;
     cudaGetLastError();

@@ -76,6 +76,7 @@ void gpp__runtime_prepared(struct gpp__cuda *cuda)
 #include <assert.h>
 #include <pthread.h>
 
+#include "codelets/cuda/current.h"
 #include "codelets/cuda/mover.h"
 
 /* --- which there are
@@ -273,12 +274,11 @@ static gpp_status make_here(context *c, gpp_error *err)
 
 static void end_here(context *c)
 {
-    int before = 0;
-    cudaGetDevice(&before);
+    int before = gpp__gpu_current();
     cudaSetDevice(c->ordinal);
     gpp__cuda_free(c->cuda);
     cudaStreamDestroy(c->stream);
-    cudaSetDevice(before);
+    gpp__gpu_restore(before);
 }
 
 /* Into the list. */
@@ -329,11 +329,9 @@ gpp_status gpp__runtime_prepare(int ordinal, gpp__cuda_mode mode, gpp__cuda **cu
     pthread_mutex_lock(&contexts.prepare);
     assert(contexts.depth < NESTED);
     int *before = &contexts.before[contexts.depth++];
-    *before = ordinal;
     cudaGetLastError(); /* the application's */
-    gpp_status status = GPP__CUDA(cudaGetDevice(before), NULL, err);
-    if (status == GPP_OK)
-        status = GPP__CUDA(cudaSetDevice(ordinal), NULL, err);
+    *before = gpp__gpu_current();
+    gpp_status status = GPP__CUDA(cudaSetDevice(ordinal), NULL, err);
     if (status == GPP_OK)
         status = get(-1, ordinal, mode, cuda, err);
     if (status != GPP_OK)
@@ -344,7 +342,7 @@ gpp_status gpp__runtime_prepare(int ordinal, gpp__cuda_mode mode, gpp__cuda **cu
 void gpp__runtime_prepared(gpp__cuda *cuda)
 {
     (void)cuda;
-    cudaSetDevice(contexts.before[--contexts.depth]);
+    gpp__gpu_restore(contexts.before[--contexts.depth]);
     pthread_mutex_unlock(&contexts.prepare);
 }
 

@@ -12,8 +12,9 @@
 struct gpp__exec;
 struct gpp__flight;
 
-/** Called when a step begins and when all its tasks have ended; they do nothing where nothing is
- * recorded. Steps end in the order in which they begin. @param step  out: its number, -1: none */
+/** Called (record.c) when a step begins and when all its tasks have ended; they do nothing where
+ * nothing is recorded. Steps end in the order in which they begin. @param step  out: its number,
+ * -1: none */
 gpp_status gpp__record_begin(gpp_pipe *pipe, const struct gpp__exec *exec, int *step,
                              gpp_error *err);
 void gpp__record_end(gpp_pipe *pipe, const struct gpp__flight *flight);

@@ -74,8 +74,8 @@ GPP_API void gpp_array_free(gpp_array *array);
  *
  * It costs more than malloc: locked memory is never paged out, so other programs have that much
  * less, and getting and freeing it takes far longer. The first call of a program may start CUDA,
- * which takes a good part of a second and some hundred MiB on the calling thread's current GPU. So
- * get it once, for buffers that are used often, and not for pipes on cores. Thread-safe.
+ * which takes a good part of a second and some hundred MiB on a GPU, unless one is in use already.
+ * So get it once, for buffers that are used often, and not for pipes on cores. Thread-safe.
  *
  * @param memory  out: on a boundary of 64 bytes, its content undefined; NULL on failure. Free with
  *                gpp_host_memory_free, which may be after the pipes are
