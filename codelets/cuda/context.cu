@@ -6,8 +6,9 @@
  * where streams share no workspace (cuBLAS documentation, "Results Reproducibility"). Setting the
  * stream takes a workspace away, so it is set last ("cublasSetStream").
  *
- * float32 is float32: the mode of its handle is the pedantic one, in which routines that are not
- * told how to compute never round operands; those that are (cublasGemmEx) ask for plain float32.
+ * float32 is float32 in the default mode: it computes with at least the bits that are asked for,
+ * and every product here (cublasGemmEx) asks for plain float32. The pedantic mode would promise no
+ * more, and is documented as one for debugging that may be slower.
  */
 #include "codelets/cuda/cuda.h"
 
@@ -79,14 +80,9 @@ gpp_status gpp__cuda_launched(const gpp__layer *layer, gpp_error *err)
 
 /* --- handles --- */
 
-/* Pedantic rather than default for float32: see above. bfloat16 operands are converted by kernels
- * of our own, and products of them say what they want call by call: the pedantic mode would keep
- * them from tensor cores. */
 static cublasMath_t math_mode(gpp__math math)
 {
-    return math == GPP__MATH_TF32   ? CUBLAS_TF32_TENSOR_OP_MATH
-           : math == GPP__MATH_BF16 ? CUBLAS_DEFAULT_MATH
-                                    : CUBLAS_PEDANTIC_MATH;
+    return math == GPP__MATH_TF32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH;
 }
 
 static gpp_status make_blas(context *made, gpp_error *err)

@@ -18,7 +18,8 @@
  *   - supports the shape, with at most GPP__CUDA_CONV_WORKSPACE bytes;
  *   - is deterministic, where cuda->deterministic;
  *   - computes as cuda->math says: F32 with CUDNN_FMA_MATH, which excludes TF32.
- * The list depends on shape and kind of device, so the choice does, too.
+ * The list depends on shape and kind of device, so the choice does, too. Where a call refuses what
+ * was chosen, those after it on the list are tried, and in the end columns (conv_library.cu).
  *
  * With GPP__MATH_BF16 cuDNN gets bfloat16 tensors, sums in float32 and returns bfloat16, converted
  * back; the other way returns float32.

@@ -71,7 +71,7 @@ gpp_status gpp__cuda_operands(const gpp__cuda *cuda, const float *x, int64_t cou
 /* The column by a division of 32 bits wherever they are enough: one of 64 costs more than the
  * memory. */
 template <typename index>
-__global__ void add_bias(const float *bias, index columns, int64_t count, float *y)
+static __global__ void add_bias(const float *bias, index columns, int64_t count, float *y)
 {
     for (GPP__EACH(k, count))
         y[k] += bias[(index)k % columns];

@@ -136,7 +136,7 @@ __global__ static void average_large(pool p, const float *x, float *y)
     }
 }
 
-__global__ static void spread(pool p, const float *dy, float *dx)
+__global__ static void __launch_bounds__(GPP__THREADS, 4) spread(pool p, const float *dy, float *dx)
 {
     for (GPP__EACH(k, p.rows * p.h.in * p.w.in * p.channels)) {
         place i = place_of(k, p.h.in, p.w.in, p.channels);

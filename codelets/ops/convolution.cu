@@ -37,15 +37,15 @@ __device__ static inline int64_t plain_place(int64_t k, int64_t channels, int64_
 }
 
 template <typename operand>
-__global__ void pack_weights(const float *plain, int64_t count, int64_t channels, int64_t taps,
-                             operand *packed)
+static __global__ void pack_weights(const float *plain, int64_t count, int64_t channels,
+                                    int64_t taps, operand *packed)
 {
     for (GPP__EACH(k, count))
         gpp__cuda_store(&packed[k], plain[plain_place(k, channels, taps)]);
 }
 
-__global__ void unpack_weights(const float *grad, int64_t count, int64_t channels, int64_t taps,
-                               float *plain)
+static __global__ void unpack_weights(const float *grad, int64_t count, int64_t channels,
+                                      int64_t taps, float *plain)
 {
     for (GPP__EACH(k, count))
         plain[plain_place(k, channels, taps)] = grad[k];

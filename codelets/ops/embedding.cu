@@ -19,7 +19,7 @@
 
 #include <math.h>
 
-#include "codelets/cuda/cuda.h"
+#include "codelets/cuda/gemm.h"
 #include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
@@ -244,7 +244,8 @@ static gpp_status embedding_prepare(gpp__kernel *kernel, gpp_error *err)
     int64_t tiles = (count + TILE - 1) / TILE;
     kernel->backward_scratch =
         2 * entries_bytes(count) + gpp__align((size_t)tiles * VALUES * sizeof(int32_t));
-    return GPP_OK;
+    return gpp__cuda_expect_size(layer, "rows of a table",
+                                 ((const gpp__embedding_attr *)layer->attr)->num, err);
 }
 
 static gpp_status add_grads(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io,

@@ -137,7 +137,8 @@ __global__ static void take_largest(pool p, const float *x, float *y, void *plac
     }
 }
 
-__global__ static void gather(pool p, const float *dy, const void *places, float *dx)
+__global__ static void __launch_bounds__(GPP__THREADS, 4)
+    gather(pool p, const float *dy, const void *places, float *dx)
 {
     for (GPP__EACH(k, p.rows * p.h.in * p.w.in * p.channels)) {
         place i = place_of(k, p.h.in, p.w.in, p.channels);

@@ -222,7 +222,7 @@ __device__ static inline float fold(float value, bool largest, float *room)
 }
 
 /* P into prob, which may be where the scores are; 0 where a key is not seen. */
-template <typename operand> __global__ void probabilities(strip s, operand *prob)
+template <typename operand> static __global__ void probabilities(strip s, operand *prob)
 {
     __shared__ float room[GPP__THREADS];
     query q = query_of(&s);
@@ -244,7 +244,7 @@ template <typename operand> __global__ void probabilities(strip s, operand *prob
 }
 
 /* P again, and dS from dP. */
-template <typename operand> __global__ void slopes(strip s, operand *prob, operand *ds)
+template <typename operand> static __global__ void slopes(strip s, operand *prob, operand *ds)
 {
     __shared__ float room[GPP__THREADS];
     query q = query_of(&s);

@@ -58,6 +58,19 @@ void cuda_order(bool descending)
 #endif
 }
 
+/* What is set or copied without a stream is done on the default one, and maybe not before the call
+ * returns; streams that are non-blocking, as those of kernels here, do not wait for it. */
+static void settle(void)
+{
+    FINE(cudaDeviceSynchronize());
+}
+
+static void set_room(void *room, int value, size_t bytes)
+{
+    FINE(cudaMemset(room, value, bytes));
+    settle();
+}
+
 /* The emulation has a fence of its own behind every allocation; on a device the rooms have one.
  * What is in front of a room is its size. */
 #ifdef GPP_EMULATION
@@ -74,10 +87,10 @@ void *cuda_room(size_t bytes)
     if (bytes == 0)
         return NULL;
     FINE(cudaMalloc((void **)&room, FRONT + bytes + FENCE));
-    FINE(cudaMemset(room + FRONT, 0xff, bytes));
+    set_room(room + FRONT, 0xff, bytes);
     if (FENCE > 0) {
         FINE(cudaMemcpy(room, &bytes, sizeof bytes, cudaMemcpyHostToDevice));
-        FINE(cudaMemset(room + FRONT + bytes, FENCE_VALUE, FENCE));
+        set_room(room + FRONT + bytes, FENCE_VALUE, FENCE);
     }
     return room + FRONT;
 }
@@ -108,6 +121,7 @@ void cuda_put(void *room, const void *host, size_t bytes)
 {
     cuda_wait();
     FINE(cudaMemcpy(room, host, bytes, cudaMemcpyHostToDevice));
+    settle();
 }
 
 void cuda_get(void *host, const void *room, size_t bytes)
@@ -126,8 +140,8 @@ void *cuda_copy_of(const void *host, size_t bytes)
 
 static void spoil(void *room, size_t bytes)
 {
-    if (room)
-        FINE(cudaMemset(room, 0xff, bytes));
+    if (room && bytes > 0)
+        set_room(room, 0xff, bytes);
 }
 
 /* --- the two sides -----------------------------------------------------------------------------*/
@@ -150,7 +164,7 @@ typedef struct sides {
     gpp__run run;
     gpp__store store;
     gpp__kernel kernel;
-    char *params, *packed, *grads, *saved, *stats, *scratch;
+    char *params, *packed, *grads, *saved, *stats, *scratch, *scratch_room;
     char *in[GPP__MAX_TENSORS], *out[GPP__MAX_TENSORS], *grad_in[GPP__MAX_TENSORS];
     char *grad_out[CALLS][GPP__MAX_TENSORS];
 } sides;
@@ -334,7 +348,8 @@ static void furnish(sides *s)
     s->grads = cuda_room(s->store.grad_bytes);
     s->saved = cuda_room(s->kernel.saved_bytes);
     s->stats = cuda_room(stats_bytes(s));
-    s->scratch = cuda_room(scratch_bytes(&s->kernel));
+    s->scratch_room = cuda_room(GPP__ALIGN + scratch_bytes(&s->kernel));
+    s->scratch = s->scratch_room + GPP__ALIGN; /* anywhere in a pipe's, on a cache line */
     for (int t = 0; t < layer->in_count; t++) {
         s->in[t] = cuda_room(bytes_of(s, &layer->in[t]));
         s->grad_in[t] = cuda_room(bytes_of(s, &layer->in[t]));
@@ -356,7 +371,7 @@ static void release(sides *s)
         s->op->release(&s->kernel);
     if (s->op && s->op->store_release)
         s->op->store_release(&s->store);
-    void *rooms[] = {s->params, s->packed, s->grads, s->saved, s->stats, s->scratch};
+    void *rooms[] = {s->params, s->packed, s->grads, s->saved, s->stats, s->scratch_room};
     for (size_t k = 0; k < sizeof rooms / sizeof *rooms; k++)
         cuda_free(rooms[k]);
     for (int t = 0; t < GPP__MAX_TENSORS; t++) {
@@ -472,7 +487,7 @@ static void backward_cuda(sides *s, int call, backward_call how)
         io.in[t] = layer->op->backward_needs & GPP_NEEDS_INPUT ? s->in[t] : NULL;
         spoil(s->grad_in[t], bytes);
         if (layer->op->zero_grads)
-            FINE(cudaMemset(s->grad_in[t], 0, bytes));
+            set_room(s->grad_in[t], 0, bytes);
         if (has_grad(s, t) && !how.parameters_only)
             io.grad_in[t] = how.in_place && t == 0 ? s->grad_out[call][0] : s->grad_in[t];
     }

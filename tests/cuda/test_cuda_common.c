@@ -17,8 +17,8 @@ Test(cuda_handles, are_set_as_the_options_say)
         bool deterministic;
         int mode;
     } cases[] = {
-        {GPP__MATH_F32, true, CUBLAS_PEDANTIC_MATH},
-        {GPP__MATH_F32, false, CUBLAS_PEDANTIC_MATH},
+        {GPP__MATH_F32, true, CUBLAS_DEFAULT_MATH},
+        {GPP__MATH_F32, false, CUBLAS_DEFAULT_MATH},
         {GPP__MATH_BF16, true, CUBLAS_DEFAULT_MATH},
         {GPP__MATH_TF32, true, CUBLAS_TF32_TENSOR_OP_MATH},
     };

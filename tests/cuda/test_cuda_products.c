@@ -141,6 +141,10 @@ ParameterizedTestParameters(cuda_products, conv2d_is_the_cpus)
         CASE("last rows unused", "conv2d out=2 kernel=5 stride=3", IMAGE(2, 10, 10), CONV,
              .most_rows = 7),
         CASE("a kernel as large as the image", "conv2d out=3 kernel=4,3", IMAGE(2, 4, 3), CONV),
+        CASE("what cuDNN lists and then refuses", "conv2d out=2 kernel=3 padding=1",
+             IMAGE(2, 66, 2), CONV, .most_rows = 7),
+        CASE("bfloat16, what cuDNN lists and then refuses", "conv2d out=2 kernel=3 padding=1",
+             IMAGE(2, 66, 2), BF16_OFF, .math = GPP__MATH_BF16, .most_rows = 2),
         CASE("TF32", "conv2d out=4 kernel=3 padding=1", IMAGE(3, 6, 5), TF32_OFF,
              .math = GPP__MATH_TF32),
         CASE("bfloat16", "conv2d out=4 kernel=3 padding=1", IMAGE(3, 6, 5), BF16_OFF,
@@ -382,6 +386,29 @@ Test(cuda_products, columns_are_for_what_cudnn_does_not_do_as_asked)
     cr_expect(!by_library(dilated, GPP__CONV_WEIGHTS, true), "unsupported");
     cr_expect(!by_library(stride, GPP__CONV_DATA, true), "deterministic is not to be had");
     cr_expect(by_library(stride, GPP__CONV_DATA, false), "and is not asked for");
+}
+
+/* Columns of a row of images so large are more than stand by for cuDNN. */
+Test(cuda_products, a_refusal_of_cudnn_without_room_for_columns_is_a_failure)
+{
+    conv_case c = {.spec = "conv2d out=8 kernel=3 padding=1", .dim = {64, 70, 105}, .rows = 2};
+    gpp__cuda_conv *conv;
+    gpp_error err = GPP_ERROR_INIT;
+    cuda_device(GPP__MATH_F32);
+#ifndef GPP_EMULATION
+    cr_skip_test("about the emulated cuDNN");
+#endif
+    convolution v = make(&c, GPP__MATH_F32);
+    gpp__run run = {.cuda = v.cuda, .err = &err};
+    cr_assert(!gpp__cuda_conv_new(&conv, v.cuda, &v.rig->layer, &v.shape, v.rows, true, &err));
+    void *scratch = cuda_room(gpp__cuda_conv_scratch(conv, GPP__CONV_WEIGHTS));
+    gpp__cuda_conv_args args = {v.image, v.map, v.weight, v.weight, false, scratch};
+    cr_expect_eq(gpp__cuda_conv_run(conv, GPP__CONV_WEIGHTS, &run, &args), GPP_EKERNEL);
+    cr_expect(strstr(err.msg, "cudnnConvolutionBackwardFilter") && strstr(err.msg, "conv2d"), "%s",
+              err.msg);
+    gpp__cuda_conv_free(conv);
+    cuda_free(scratch);
+    unmake(&v);
 }
 
 /* An image of one number x, a window of 1: what a convolution makes of an operand. */

@@ -14,7 +14,7 @@
 #include "emulation.h"
 
 struct cublasContext {
-    cudaStream_t stream;
+    gpp_emulation::handle own;
     void *workspace;
     size_t bytes;
     cublasPointerMode_t pointers;
@@ -161,6 +161,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m == 0 || n == 0 || batchCount == 0)
         return CUBLAS_STATUS_SUCCESS;
+    gpp_emulation::handle_use use("cublasGemm", &handle->own);
     gpp_emulation::opened open("cublasGemm");
     product p = {m,
                  n,
@@ -238,7 +239,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle)
 /* As documented: takes the workspace of the user away. */
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 {
-    handle->stream = stream;
+    handle->own.stream = stream;
     handle->workspace = nullptr;
     handle->bytes = 0;
     return CUBLAS_STATUS_SUCCESS;
@@ -246,7 +247,7 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 
 cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t *stream)
 {
-    *stream = handle->stream;
+    *stream = handle->own.stream;
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -13,7 +13,7 @@
  * operands to TF32 although the descriptor's math type leaves that to it, and a plain one. Each
  * wants a workspace, and overwrites it. As in cuDNN there are shapes for which nothing, or nothing
  * deterministic, is to be had: the gradient by w in dilated groups; the gradient by x in groups
- * with a stride.
+ * with a stride; and shapes for which what is listed refuses when it is called: tall images.
  */
 #include <cudnn.h>
 
@@ -24,11 +24,12 @@
 enum { SPACE = 3, RANK = 2 + SPACE }; /* of any tensor here; dimensions that are not there are 1 */
 
 struct cudnnContext {
-    cudaStream_t stream;
+    gpp_emulation::handle own;
 };
 struct cudnnTensorStruct {
     cudnnDataType_t type;
     int rank;
+    cudnnTensorFormat_t format;      /* unless strides say else */
     int64_t dim[RANK], stride[RANK]; /* n, c, then space */
 };
 struct cudnnFilterStruct {
@@ -66,24 +67,27 @@ cudnnStatus_t set(tensor *t, cudnnDataType_t type, int rank, const int dim[])
     return CUDNN_STATUS_SUCCESS;
 }
 
-void set_strides(tensor *t, cudnnTensorFormat_t format)
+/* No more than cuDNN's integers count. */
+cudnnStatus_t set_strides(tensor *t, cudnnTensorFormat_t format)
 {
     static const int inward[2][RANK] = {{0, 1, 2, 3, 4}, {0, 2, 3, 4, 1}};
     int64_t stride = 1;
+    t->format = format;
     for (int k = RANK - 1; k >= 0; k--) {
         int axis = inward[format == CUDNN_TENSOR_NHWC][k];
         t->stride[axis] = stride;
         stride *= t->dim[axis];
+        if (stride > INT32_MAX)
+            return CUDNN_STATUS_NOT_SUPPORTED;
     }
+    return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t set_packed(tensor *t, cudnnTensorFormat_t format, cudnnDataType_t type, int rank,
                          const int dim[])
 {
     cudnnStatus_t status = set(t, type, rank, dim);
-    if (status == CUDNN_STATUS_SUCCESS)
-        set_strides(t, format);
-    return status;
+    return status == CUDNN_STATUS_SUCCESS ? set_strides(t, format) : status;
 }
 
 size_t bytes_of(const tensor &t)
@@ -152,6 +156,8 @@ cudnnStatus_t check(const problem &p)
     const cudnnConvolutionStruct *c = p.conv;
     if (c->mode != CUDNN_CROSS_CORRELATION || p.x->type != p.w->type || p.x->type != p.y->type)
         return CUDNN_STATUS_NOT_SUPPORTED;
+    if (p.x->format != p.w->format || p.x->format != p.y->format)
+        return CUDNN_STATUS_NOT_SUPPORTED_LAYOUT;
     if (p.x->rank != p.w->rank || p.x->rank != p.y->rank || p.x->rank != c->space + 2)
         return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
     if (p.x->dim[1] != p.w->dim[1] * c->groups || p.w->dim[0] % c->groups != 0 ||
@@ -256,6 +262,13 @@ bool grouped(const problem &p, const int64_t (&steps)[SPACE])
     return p.conv->groups > 1 && most > 1;
 }
 
+/* Images for which an algorithm is listed, says what memory it wants, and then is not supported
+ * after all. cuDNN has such, tall ones among them: github.com/pytorch/pytorch/issues/31336. */
+bool refuses(const problem &p, const algorithm *one)
+{
+    return one->memory > 0 && p.x->dim[RANK - 2] > 64;
+}
+
 /* Those that the math type allows, as cuDNN lists them: with tensor operations unless it is FMA. */
 template <class Perf, size_t count>
 cudnnStatus_t list(const algorithm (&known)[count], const problem &p, int requested, int *returned,
@@ -309,10 +322,12 @@ cudnnStatus_t begin(const problem &p, const algorithm *found, void *workspace, s
                     const void *x, const void *w, const void *y)
 {
     cudnnStatus_t status = check(p);
-    if (status || !found)
+    if (status || !found || refuses(p, found))
         return status ? status : CUDNN_STATUS_NOT_SUPPORTED;
     if (bytes < found->memory)
         return CUDNN_STATUS_BAD_PARAM;
+    if ((uintptr_t)workspace % 256 != 0)
+        gpp_emulation::stop("cuDNN: the workspace %p is not aligned as cudaMalloc does", workspace);
     gpp_emulation::need_device("cuDNN, input or its gradient", x, bytes_of(*p.x));
     gpp_emulation::need_device("cuDNN, filter or its gradient", w, bytes_of(*p.w));
     gpp_emulation::need_device("cuDNN, output or its gradient", y, bytes_of(*p.y));
@@ -379,13 +394,13 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
-    handle->stream = stream;
+    handle->own.stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream)
 {
-    *stream = handle->stream;
+    *stream = handle->own.stream;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -541,7 +556,7 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t,
     return workspace_size(forward_algorithms, {x, &w->tensor, y, conv}, algo, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void *alpha,
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha,
                                       const cudnnTensorDescriptor_t xDesc, const void *x,
                                       const cudnnFilterDescriptor_t wDesc, const void *w,
                                       const cudnnConvolutionDescriptor_t conv,
@@ -549,6 +564,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void *alpha,
                                       size_t workspaceBytes, const void *beta,
                                       const cudnnTensorDescriptor_t yDesc, void *y)
 {
+    gpp_emulation::handle_use use("cudnnConvolutionForward", &handle->own);
     gpp_emulation::opened open("cudnnConvolutionForward");
     problem p = {xDesc, &wDesc->tensor, yDesc, conv};
     const algorithm *found = find(forward_algorithms, p, algo);
@@ -590,7 +606,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(
     return workspace_size(data_algorithms, {dx, &w->tensor, dy, conv}, algo, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void *alpha,
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha,
                                            const cudnnFilterDescriptor_t wDesc, const void *w,
                                            const cudnnTensorDescriptor_t dyDesc, const void *dy,
                                            const cudnnConvolutionDescriptor_t conv,
@@ -598,6 +614,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t, const void *alpha,
                                            size_t workspaceBytes, const void *beta,
                                            const cudnnTensorDescriptor_t dxDesc, void *dx)
 {
+    gpp_emulation::handle_use use("cudnnConvolutionBackwardData", &handle->own);
     gpp_emulation::opened open("cudnnConvolutionBackwardData");
     problem p = {dxDesc, &wDesc->tensor, dyDesc, conv};
     const algorithm *found = find(data_algorithms, p, algo);
@@ -641,7 +658,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(
     return workspace_size(filter_algorithms, {x, &dw->tensor, dy, conv}, algo, bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t, const void *alpha,
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha,
                                              const cudnnTensorDescriptor_t xDesc, const void *x,
                                              const cudnnTensorDescriptor_t dyDesc, const void *dy,
                                              const cudnnConvolutionDescriptor_t conv,
@@ -649,6 +666,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t, const void *alpha,
                                              size_t workspaceBytes, const void *beta,
                                              const cudnnFilterDescriptor_t dwDesc, void *dw)
 {
+    gpp_emulation::handle_use use("cudnnConvolutionBackwardFilter", &handle->own);
     gpp_emulation::opened open("cudnnConvolutionBackwardFilter");
     problem p = {xDesc, &dwDesc->tensor, dyDesc, conv};
     const algorithm *found = find(filter_algorithms, p, algo);

@@ -3,8 +3,11 @@
  *
  * A fiber is a stack of its own on which threads run, one after another. A thread that comes to a
  * barrier keeps its fiber, and the next fiber goes on with the next threads; so a kernel without
- * barriers needs one fiber for all. When every thread has ended or waits, the waiting ones go on,
- * in their order.
+ * barriers needs one fiber for all. When every thread has ended or waits, the waiting ones go on.
+ *
+ * Threads and blocks run in ascending order, or in descending (gpp_emulation_order); with
+ * GPP_EMULATION_SHUFFLE=<number> in the environment in orders drawn anew for every launch and block
+ * and after every barrier. No kernel's result may tell.
  *
  * The rule for barriers: all threads of a block come to each, and to the same one. A thread that
  * has ended while others wait, or waits somewhere else, ends the program.
@@ -16,6 +19,7 @@
 #include <sys/mman.h>
 
 #include <new>
+#include <numeric>
 #include <vector>
 
 #ifdef GPP_EMULATION_ASAN
@@ -100,12 +104,53 @@ namespace
 
 bool from_last; /* threads and blocks in descending order */
 
+/* Orders drawn from the environment's number; 0: none are. */
+struct {
+    bool asked;
+    uint64_t state;
+} shuffle;
+
+uint64_t draw()
+{
+    if (!shuffle.asked) {
+        const char *given = getenv("GPP_EMULATION_SHUFFLE");
+        shuffle.asked = true;
+        shuffle.state = given ? strtoull(given, nullptr, 0) : 0;
+    }
+    if (shuffle.state)
+        shuffle.state =
+            shuffle.state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return shuffle.state >> 33;
+}
+
+/* An order of 0 ... count - 1: k-th comes first + k · step, where step and count have no common
+ * divisor. */
+struct order {
+    uint64_t first, step, count;
+    uint64_t operator()(uint64_t k) const
+    {
+        return (first + k * step) % count;
+    }
+};
+
+order order_of(uint64_t count)
+{
+    uint64_t step = draw(), first = draw();
+    if (!step)
+        return from_last ? order{count - 1, count - 1, count} : order{0, 1, count};
+    step %= count;
+    while (std::gcd(step, count) != 1)
+        step = (step + 1) % count;
+    return order{first % count, step, count};
+}
+
 /* The launch under way. */
 struct {
     const char *kernel;
     void (*thread)(void *);
     void *closure;
     unsigned threads, begun, ended; /* of a block */
+    order in;
 } now;
 
 place host;
@@ -127,11 +172,10 @@ void jump(place *from, place *to)
 #endif
 }
 
-uint3 position(unsigned k, dim3 size)
+uint3 position(uint64_t k, dim3 size)
 {
-    if (from_last)
-        k = size.x * size.y * size.z - 1 - k;
-    return uint3{k % size.x, k / size.x % size.y, k / size.x / size.y};
+    return uint3{(unsigned)(k % size.x), (unsigned)(k / size.x % size.y),
+                 (unsigned)(k / size.x / size.y)};
 }
 
 /* What a fiber does: threads, as long as there are any, then wait to be asked again. */
@@ -142,7 +186,7 @@ void work()
 #endif
     for (;;) {
         while (now.begun < now.threads) {
-            running->thread = threadIdx = position(now.begun++, blockDim);
+            running->thread = threadIdx = position(now.in(now.begun++), blockDim);
             now.thread(now.closure);
             now.ended++;
         }
@@ -221,13 +265,17 @@ void run_block()
 {
     std::vector<fiber *> on;
     now.begun = now.ended = 0;
+    now.in = order_of(now.threads);
     spoil_shared();
+    gpp_emulation::watch_block();
     begin();
     while (!waiting.empty()) {
         check_barrier();
         on.swap(waiting);
-        for (fiber *one : on)
-            resume(one);
+        gpp_emulation::watch_barrier();
+        order next = draw() ? order_of(on.size()) : order{0, 1, on.size()};
+        for (size_t k = 0; k < on.size(); k++)
+            resume(on[next(k)]);
         on.clear();
     }
 }
@@ -257,24 +305,34 @@ void gpp_emulation_order(bool descending)
     from_last = descending;
 }
 
-void gpp_emulation_run(const char *kernel, dim3 grid, dim3 block, cudaStream_t,
+/* A stream is its device's, and kernels are launched on the thread's. */
+static bool may_launch(cudaStream_t stream)
+{
+    return !stream || gpp_emulation::any_memory() ||
+           stream->device == gpp_emulation::current_device();
+}
+
+void gpp_emulation_run(const char *kernel, dim3 grid, dim3 block, cudaStream_t stream,
                        void (*thread)(void *), void *closure)
 {
-    if (!fits(grid, block)) {
-        gpp_emulation::remember(cudaErrorInvalidConfiguration);
+    if (!fits(grid, block) || !may_launch(stream)) {
+        gpp_emulation::remember(may_launch(stream) ? cudaErrorInvalidConfiguration
+                                                   : cudaErrorInvalidResourceHandle);
         return;
     }
     gpp_emulation::opened open(kernel);
+    gpp_emulation::begin_on(stream);
+    gpp_emulation::watch_launch(kernel);
     now.kernel = kernel;
     now.thread = thread;
     now.closure = closure;
     now.threads = block.x * block.y * block.z;
     gridDim = grid;
     blockDim = block;
-    for (uint64_t k = 0, blocks = (uint64_t)grid.x * grid.y * grid.z; k < blocks; k++) {
-        uint64_t at = from_last ? blocks - 1 - k : k;
-        blockIdx = uint3{(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y),
-                         (unsigned)(at / grid.x / grid.y)};
+    order blocks = order_of((uint64_t)grid.x * grid.y * grid.z);
+    for (uint64_t k = 0; k < blocks.count; k++) {
+        blockIdx = position(blocks(k), grid);
         run_block();
     }
+    gpp_emulation::watch_launch(nullptr);
 }

@@ -4,7 +4,11 @@
  * One range of addresses that nobody can touch but while something of the device runs. Allocations
  * are cut from it, the first gap that is large enough, each on a boundary of 256 bytes as
  * cudaMalloc's and with a fence behind it: bytes of one value that are looked at whenever the
- * device has run, or, under AddressSanitizer, that may not be touched. What is allocated is NaN.
+ * device has run, or, under AddressSanitizer, that may not be touched. What is allocated is NaN,
+ * and so is what is freed.
+ *
+ * Functions without a stream use the default one, and do not wait where CUDA's need not: streams
+ * that are not to wait for it find memory as it was before.
  */
 #include "emulation.h"
 
@@ -14,6 +18,8 @@
 #include <sys/mman.h>
 
 #include <map>
+#include <utility>
+#include <vector>
 
 #ifdef GPP_EMULATION_ASAN
 #include <sanitizer/asan_interface.h>
@@ -26,7 +32,7 @@ const size_t room = (size_t)4 << 30, fence = 256, grain = 256, page = 4096;
 const unsigned char fence_value = 0xa5;
 
 std::recursive_mutex lock;
-bool any_memory; /* is the device's */
+bool all_memory; /* is the device's */
 char *base;
 size_t used; /* bytes from base that ever were allocated, whole pages */
 int openings;
@@ -84,10 +90,48 @@ void check_fences(const char *what)
 }
 #endif
 
+/* --- the default stream --- */
+
+/* To be done. `from` empty: `value` is set. */
+struct job {
+    char *to;
+    size_t bytes;
+    int value;
+    std::vector<char> from;
+};
+std::vector<job> jobs;
+
+void put_off(job one)
+{
+    std::lock_guard<std::recursive_mutex> alone(lock);
+    jobs.push_back(std::move(one));
+    if (all_memory)
+        gpp_emulation::finish_default_stream();
+}
+
 } // namespace
 
 namespace gpp_emulation
 {
+
+void finish_default_stream()
+{
+    std::lock_guard<std::recursive_mutex> alone(lock);
+    if (jobs.empty())
+        return;
+    opened open("the default stream");
+    for (const job &one : jobs)
+        if (one.from.empty())
+            memset(one.to, one.value, one.bytes);
+        else
+            memcpy(one.to, one.from.data(), one.bytes);
+    jobs.clear();
+}
+
+bool any_memory()
+{
+    return all_memory;
+}
 
 opened::opened(const char *name) : what(name), alone(lock)
 {
@@ -109,7 +153,7 @@ opened::~opened()
 
 bool is_device(const void *pointer, size_t bytes)
 {
-    if (any_memory)
+    if (all_memory)
         return true;
     std::lock_guard<std::recursive_mutex> alone(lock);
     char *p = (char *)pointer;
@@ -178,6 +222,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes)
         if (range == MAP_FAILED)
             gpp_emulation::stop("no address space");
         base = (char *)range;
+        gpp_emulation::watch_memory(base, room);
     }
     char *begin = bytes < room ? gap(whole(bytes + fence, grain)) : nullptr;
     if (!begin) {
@@ -196,6 +241,7 @@ cudaError_t cudaFree(void *pointer)
 {
     if (!pointer)
         return cudaSuccess;
+    gpp_emulation::finish_default_stream();
     gpp_emulation::opened open("cudaFree");
     auto found = allocations.find((char *)pointer);
     if (found == allocations.end()) {
@@ -231,7 +277,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 
 void gpp_emulation_any_memory(void)
 {
-    any_memory = true;
+    all_memory = true;
 }
 
 /* --- copies --- */
@@ -240,7 +286,7 @@ static void check_ends(void *to, const void *from, size_t bytes, enum cudaMemcpy
 {
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    if (kind == cudaMemcpyDefault || any_memory)
+    if (kind == cudaMemcpyDefault || all_memory)
         return;
     if (to_device != gpp_emulation::is_device(to, bytes))
         gpp_emulation::stop("cudaMemcpy of kind %d: the target %p is %sdevice memory of %zu bytes",
@@ -251,11 +297,12 @@ static void check_ends(void *to, const void *from, size_t bytes, enum cudaMemcpy
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t)
+                            cudaStream_t stream)
 {
     if (bytes == 0)
         return cudaSuccess;
     check_ends(to, from, bytes, kind);
+    gpp_emulation::begin_on(stream);
     gpp_emulation::opened open("cudaMemcpy");
     if ((const char *)from < (char *)to + bytes && (char *)to < (const char *)from + bytes)
         gpp_emulation::stop("cudaMemcpy: source %p and target %p overlap, %zu bytes", from, to,
@@ -264,9 +311,15 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return cudaSuccess;
 }
 
+/* From the host: the call may return when it has read all, before anything is written. */
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    if (kind != cudaMemcpyHostToDevice || bytes == 0)
+        return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    check_ends(to, from, bytes, kind);
+    put_off(
+        {(char *)to, bytes, 0, std::vector<char>((const char *)from, (const char *)from + bytes)});
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes,
@@ -275,11 +328,12 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t byt
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     if (bytes == 0)
         return cudaSuccess;
     gpp_emulation::need_device("cudaMemset", to, bytes);
+    gpp_emulation::begin_on(stream);
     gpp_emulation::opened open("cudaMemset");
     memset(to, value, bytes);
     return cudaSuccess;
@@ -287,7 +341,10 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
 {
-    return cudaMemsetAsync(to, value, bytes, nullptr);
+    gpp_emulation::need_device("cudaMemset", to, bytes);
+    if (bytes > 0)
+        put_off({(char *)to, bytes, value, {}});
+    return cudaSuccess;
 }
 
 /* --- page-locked memory of the host --- */

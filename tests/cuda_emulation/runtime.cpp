@@ -1,6 +1,7 @@
 /*
  * tests/cuda_emulation/runtime.cpp: devices, errors, streams and events. Everything a stream is
- * given is done at once, so there is nothing to wait for; an event is a time.
+ * given is done at once, so there is nothing to wait for but what memory.cpp puts off; an event is
+ * a time.
  */
 #include "emulation.h"
 
@@ -13,7 +14,7 @@ struct CUevent_st {
 };
 
 static thread_local cudaError_t last_error = cudaSuccess;
-static thread_local int current_device;
+static thread_local int device_of_thread;
 
 namespace gpp_emulation
 {
@@ -22,6 +23,37 @@ void remember(cudaError_t error)
 {
     if (last_error == cudaSuccess)
         last_error = error;
+}
+
+int current_device()
+{
+    return device_of_thread;
+}
+
+void begin_on(cudaStream_t stream)
+{
+    if (!stream || stream->waits)
+        finish_default_stream();
+}
+
+handle::handle() : stream(nullptr), device(device_of_thread)
+{
+}
+
+handle_use::handle_use(const char *what, handle *h) : of(h)
+{
+    if (h->used.test_and_set())
+        stop("%s: another thread is using this handle", what);
+    if (!any_memory() &&
+        (h->device != device_of_thread || (h->stream && h->stream->device != device_of_thread)))
+        stop("%s: the handle is of device %d, its stream of device %d, and device %d is current",
+             what, h->device, h->stream ? h->stream->device : h->device, device_of_thread);
+    begin_on(h->stream);
+}
+
+handle_use::~handle_use()
+{
+    of->used.clear();
 }
 
 float from_bf16(uint16_t bits)
@@ -121,7 +153,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = current_device;
+    *device = device_of_thread;
     return devices() > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
 }
 
@@ -131,7 +163,7 @@ cudaError_t cudaSetDevice(int device)
         return failed(cudaErrorNoDevice);
     if (device < 0 || device >= devices())
         return failed(cudaErrorInvalidDevice);
-    current_device = device;
+    device_of_thread = device;
     return cudaSuccess;
 }
 
@@ -192,6 +224,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device)
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    gpp_emulation::finish_default_stream();
     return cudaSuccess;
 }
 
@@ -209,11 +242,11 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 
 /* --- streams, events --- */
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     if (devices() == 0)
         return failed(cudaErrorNoDevice);
-    *stream = new CUstream_st{current_device};
+    *stream = new CUstream_st{device_of_thread, flags != cudaStreamNonBlocking};
     return cudaSuccess;
 }
 
@@ -228,8 +261,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t)
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (!stream)
+        gpp_emulation::finish_default_stream();
     return cudaSuccess;
 }
 

@@ -5,8 +5,8 @@
  * A kernel is an ordinary function. GPP__LAUNCH runs the blocks of its grid one after another, and
  * a block's threads one after another, too, each from barrier to barrier (fibers.cpp). What goes
  * wrong on a device in some other order of threads is to go wrong here every time: order of threads
- * and blocks can be turned around (gpp_emulation_order), and shared memory is NaN when a block
- * begins.
+ * and blocks can be turned around or shuffled (fibers.cpp), shared memory is NaN when a block
+ * begins, and accesses that race can be found (races.cpp).
  *
  * Device memory is the host's, but open only while a kernel, a copy or a library call runs: a host
  * that follows a device pointer ends with a segmentation fault. Names, values and signatures are
@@ -239,39 +239,40 @@ extern "C" uint3 threadIdx, blockIdx;
 extern "C" dim3 blockDim, gridDim;
 extern "C" void gpp_emulation_barrier(const char *file, int line);
 
-/* Of integers alone: sums of floats would depend on who comes first. */
+/* Of integers alone: sums of floats would depend on who comes first. They do not race. */
+#define GPP_EMULATION_ATOMIC static inline __attribute__((no_sanitize("thread")))
 #define GPP_EMULATION_ATOMICS(type)                                                                \
-    static inline type atomicAdd(type *p, type x)                                                  \
+    GPP_EMULATION_ATOMIC type atomicAdd(type *p, type x)                                           \
     {                                                                                              \
         type old = *p;                                                                             \
         *p = (type)(old + x);                                                                      \
         return old;                                                                                \
     }                                                                                              \
-    static inline type atomicMax(type *p, type x)                                                  \
+    GPP_EMULATION_ATOMIC type atomicMax(type *p, type x)                                           \
     {                                                                                              \
         type old = *p;                                                                             \
         *p = old < x ? x : old;                                                                    \
         return old;                                                                                \
     }                                                                                              \
-    static inline type atomicMin(type *p, type x)                                                  \
+    GPP_EMULATION_ATOMIC type atomicMin(type *p, type x)                                           \
     {                                                                                              \
         type old = *p;                                                                             \
         *p = x < old ? x : old;                                                                    \
         return old;                                                                                \
     }                                                                                              \
-    static inline type atomicExch(type *p, type x)                                                 \
+    GPP_EMULATION_ATOMIC type atomicExch(type *p, type x)                                          \
     {                                                                                              \
         type old = *p;                                                                             \
         *p = x;                                                                                    \
         return old;                                                                                \
     }                                                                                              \
-    static inline type atomicOr(type *p, type x)                                                   \
+    GPP_EMULATION_ATOMIC type atomicOr(type *p, type x)                                            \
     {                                                                                              \
         type old = *p;                                                                             \
         *p = old | x;                                                                              \
         return old;                                                                                \
     }                                                                                              \
-    static inline type atomicCAS(type *p, type expected, type x)                                   \
+    GPP_EMULATION_ATOMIC type atomicCAS(type *p, type expected, type x)                            \
     {                                                                                              \
         type old = *p;                                                                             \
         if (old == expected)                                                                       \
@@ -346,10 +347,56 @@ static inline float __fmaf_rn(float a, float b, float c)
 {
     return fmaf(a, b, c);
 }
-static inline float rsqrtf(float x)
+
+/* Functions that a device's library computes otherwise than the host's: off by a unit in the last
+ * place for about every other argument, as by the argument's bits, so that no test can demand the
+ * host's. A device's are off by a few (CUDA C++ Programming Guide, "Mathematical Functions"): erfcf
+ * by up to 4, tanhf and rsqrtf by 2, the others by 1; roots and divisions by none. */
+static inline float gpp_emulation_off(float x, float y)
 {
-    return 1.0f / sqrtf(x);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits * 2654435761u >> 31 && isfinite(y) && y != 0 ? nextafterf(y, 2 * y) : y;
 }
+static inline double gpp_emulation_off(double x, double y)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits * UINT64_C(0x9e3779b97f4a7c15) >> 63 && isfinite(y) && y != 0 ? nextafter(y, 2 * y)
+                                                                              : y;
+}
+#define GPP_EMULATION_INEXACT(type, name)                                                          \
+    static inline type gpp_emulation_##name(type x)                                                \
+    {                                                                                              \
+        return gpp_emulation_off(x, name(x));                                                      \
+    }
+GPP_EMULATION_INEXACT(float, expf)
+GPP_EMULATION_INEXACT(float, logf)
+GPP_EMULATION_INEXACT(float, log1pf)
+GPP_EMULATION_INEXACT(float, expm1f)
+GPP_EMULATION_INEXACT(float, tanhf)
+GPP_EMULATION_INEXACT(float, erff)
+GPP_EMULATION_INEXACT(float, erfcf)
+GPP_EMULATION_INEXACT(double, exp)
+GPP_EMULATION_INEXACT(double, log)
+GPP_EMULATION_INEXACT(double, log1p)
+#undef GPP_EMULATION_INEXACT
+static inline float gpp_emulation_rsqrtf(float x)
+{
+    return gpp_emulation_off(x, 1.0f / sqrtf(x));
+}
+#define expf(x)   gpp_emulation_expf(x)
+#define logf(x)   gpp_emulation_logf(x)
+#define log1pf(x) gpp_emulation_log1pf(x)
+#define expm1f(x) gpp_emulation_expm1f(x)
+#define tanhf(x)  gpp_emulation_tanhf(x)
+#define erff(x)   gpp_emulation_erff(x)
+#define erfcf(x)  gpp_emulation_erfcf(x)
+#define exp(x)    gpp_emulation_exp(x)
+#define log(x)    gpp_emulation_log(x)
+#define log1p(x)  gpp_emulation_log1p(x)
+#define rsqrtf(x) gpp_emulation_rsqrtf(x)
+
 static inline unsigned __float_as_uint(float x)
 {
     unsigned bits;
