@@ -61,6 +61,30 @@ foreach(source IN LISTS cuda_test_sources)
   with_cuda(${name}_emulated ${emulation_includes})
 endforeach()
 
+# --- watched for races ---------------------------------------------------------------------------
+
+# Kernels once more, with a call in front of every access: tests/cuda_emulation/races.cpp. Nothing is
+# linked with a sanitizer, and no build with one needs these.
+if(NOT CMAKE_C_FLAGS MATCHES "-fsanitize")
+  file(GLOB emulation_cpp_sources CONFIGURE_DEPENDS cuda_emulation/*.cpp)
+  add_library(watched_kernels OBJECT ${gridpipe_cuda_sources})
+  add_library(watching_emulation OBJECT ${emulation_cpp_sources})
+  foreach(target watched_kernels watching_emulation)
+    with_cuda(${target} ${emulation_includes})
+    set_target_properties(${target} PROPERTIES
+      CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
+    target_compile_definitions(${target} PRIVATE GPP_EMULATION_RACES)
+    target_compile_options(${target} PRIVATE -O1)
+  endforeach()
+  target_compile_options(watched_kernels PRIVATE -fsanitize=thread)
+  foreach(name common elementwise layout losses norms optimizers products)
+    add_gridpipe_test(test_cuda_${name}_watched gridpipe_emulated cuda/test_cuda_${name}.c
+      ${cuda_helper_sources} $<TARGET_OBJECTS:watched_kernels> $<TARGET_OBJECTS:watching_emulation>)
+    with_cuda(test_cuda_${name}_watched ${emulation_includes})
+    target_link_libraries(test_cuda_${name}_watched PRIVATE ${CMAKE_DL_LIBS})
+  endforeach()
+endif()
+
 # --- on a device --------------------------------------------------------------------------------
 
 if(TARGET gridpipe_cuda_kernels)
