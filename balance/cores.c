@@ -1,6 +1,6 @@
 /*
  * balance/cores.c: running something on devices as a pipe would, without the task runtime: for each
- * of them a thread on its first core and a pool on the others.
+ * of them a thread on its first core and a pool on the others, or one with a GPU's handles.
  *
  * Threads of their own, so that the caller's binding, OpenMP setting and signals stay as they are.
  * Who returns, or cannot even begin, ends it for the others: they find the crew over.
@@ -55,8 +55,10 @@ typedef struct job {
     hwloc_topology_t topology;
     gpp__device *device;
     int number; /* of it */
+    const gpp_profile_options *options;
+    hwloc_const_bitmap_t near; /* hardware threads next to a GPU; NULL: unknown */
     gpp__crew *crew;
-    gpp__core_fn fn;
+    gpp__bench_fn fn;
     void *arg;
     pthread_t thread;
     bool started;
@@ -70,17 +72,42 @@ static void bind_thread(void *arg, int thread)
     hwloc_set_cpubind(j->topology, j->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
 }
 
-static void *job_main(void *arg)
+static void run_on_cores(job *j)
 {
-    job *j = arg;
     gpp__pool *pool;
     bind_thread(j, 0);
     omp_set_num_threads(1); /* the cores are the pool's to use */
     j->status = gpp__pool_new(&pool, j->device->cores, bind_thread, j, &j->error);
+    gpp__bench bench = {.device = j->device->name, .pool = pool};
     if (j->status == GPP_OK)
-        j->status = j->fn(pool, j->crew, j->number, j->arg, &j->error);
+        j->status = j->fn(&bench, j->crew, j->number, j->arg, &j->error);
     end(j->crew);
     gpp__pool_free(pool);
+}
+
+static void run_on_gpu(job *j)
+{
+    const gpp__room *room = gpp__room_of_gpus();
+    const gpp_profile_options *o = j->options;
+    gpp__bench bench = {.device = j->device->name};
+    if (j->near)
+        hwloc_set_cpubind(j->topology, j->near, HWLOC_CPUBIND_THREAD);
+    j->status = room->open(j->device->ordinal, (int)o->cuda_math, !o->cuda_any_algorithm,
+                           &bench.cuda, &j->error);
+    if (j->status == GPP_OK)
+        j->status = j->fn(&bench, j->crew, j->number, j->arg, &j->error);
+    end(j->crew);
+    if (bench.cuda)
+        room->close(bench.cuda);
+}
+
+static void *job_main(void *arg)
+{
+    job *j = arg;
+    if (j->device->kind == GPP__DEVICE_CUDA)
+        run_on_gpu(j);
+    else
+        run_on_cores(j);
     return NULL;
 }
 
@@ -138,28 +165,36 @@ typedef struct devices {
     int used; /* the first of them */
 } devices;
 
-/* The devices a pipe of so many partitions would be given, of which the first one is used. */
-static gpp_status choose(hwloc_topology_t topology, int partitions, devices *all, gpp_error *err)
+/* Of a list, or those that a pipe of so many partitions would be given. */
+static gpp_status list_devices(hwloc_topology_t topology, const gpp__gpus *gpus,
+                               const char *const spec[], int count, int device_of[], devices *all,
+                               gpp_error *err)
 {
-    int *device_of = calloc((size_t)partitions, sizeof *device_of);
+    const gpp__offer offer = {topology, count, gpus};
+    return gpp__devices_choose(&offer, spec, spec ? count : 0, count, &all->device, &all->count,
+                               device_of, err);
+}
+
+static gpp_status choose(hwloc_topology_t topology, const gpp__benches *b, devices *all,
+                         gpp_error *err)
+{
+    int *device_of = calloc((size_t)b->partitions, sizeof *device_of);
     if (!device_of)
-        return gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", partitions);
-    gpp_status status = gpp__devices_new(topology, NULL, 0, partitions, partitions, &all->device,
-                                         &all->count, device_of, err);
-    all->used = 1;
+        return gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", b->partitions);
+    gpp_status status = list_devices(topology, b->gpus, NULL, b->partitions, device_of, all, err);
+    all->used = 1; /* the first one */
     free(device_of);
     return status;
 }
 
 /* Partitions may share a device; here nobody shares. */
-static gpp_status take_devices(hwloc_topology_t topology, const char *const spec[], int count,
-                               devices *all, gpp_error *err)
+static gpp_status take_devices(hwloc_topology_t topology, const gpp__gpus *gpus,
+                               const char *const spec[], int count, devices *all, gpp_error *err)
 {
     int *device_of = calloc((size_t)count, sizeof *device_of);
     if (!device_of)
         return gpp__fail(err, GPP_ENOMEM, "a list of %d devices", count);
-    gpp_status status = gpp__devices_new(topology, spec, count, count, count, &all->device,
-                                         &all->count, device_of, err);
+    gpp_status status = list_devices(topology, gpus, spec, count, device_of, all, err);
     for (int d = 0; status == GPP_OK && d < count; d++)
         if (device_of[d] != d)
             status = gpp__fail(err, GPP_EINVAL, "device \"%.64s\" overlaps device \"%s\"", spec[d],
@@ -169,12 +204,12 @@ static gpp_status take_devices(hwloc_topology_t topology, const char *const spec
     return status;
 }
 
-static gpp_status find_devices(hwloc_topology_t topology, const gpp__cores *cores, devices *all,
+static gpp_status find_devices(hwloc_topology_t topology, const gpp__benches *b, devices *all,
                                gpp_error *err)
 {
-    const gpp_profile_options *o = cores->options;
+    const gpp_profile_options *o = b->options;
     devices chosen = {NULL, 0, 0};
-    gpp_status status = o->device ? GPP_OK : choose(topology, cores->partitions, &chosen, err);
+    gpp_status status = o->device ? GPP_OK : choose(topology, b, &chosen, err);
     if (status != GPP_OK || (!o->device && !o->beside_count)) {
         *all = chosen;
         return status;
@@ -184,7 +219,7 @@ static gpp_status find_devices(hwloc_topology_t topology, const gpp__cores *core
         spec[0] = o->device ? o->device : chosen.device[0].name;
         for (int k = 0; k < o->beside_count; k++)
             spec[k + 1] = o->beside[k];
-        status = take_devices(topology, spec, o->beside_count + 1, all, err);
+        status = take_devices(topology, b->gpus, spec, o->beside_count + 1, all, err);
     } else
         status = gpp__fail(err, GPP_ENOMEM, "a list of %d devices", o->beside_count + 1);
     gpp__devices_free(chosen.device, chosen.count);
@@ -192,39 +227,59 @@ static gpp_status find_devices(hwloc_topology_t topology, const gpp__cores *core
     return status;
 }
 
-gpp_status gpp__on_cores(const gpp__cores *cores, char name[64], int *threads, gpp__core_fn fn,
-                         void *arg, gpp_error *err)
+static void describe(const gpp__device *d, gpp_profile *p)
 {
-    hwloc_topology_t topology;
-    devices all = {NULL, 0, 0};
-    job *job_of = NULL;
-    gpp_status status = load_topology(&topology, err);
-    if (status != GPP_OK)
-        return status;
-    status = find_devices(topology, cores, &all, err);
-    if (status != GPP_OK)
-        goto free_devices;
-    job_of = calloc((size_t)all.used, sizeof *job_of);
-    if (!job_of) {
-        status = gpp__fail(err, GPP_ENOMEM, "work for %d devices", all.used);
-        goto free_devices;
-    }
-    gpp__crew crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, all.used, false};
-    for (int d = 0; d < all.used; d++)
+    snprintf(p->device, sizeof p->device, "%s", d->name);
+    p->threads = d->kind == GPP__DEVICE_CUDA ? 1 : d->cores;
+    if (d->kind == GPP__DEVICE_CUDA)
+        gpp__room_of_gpus()->name(d->ordinal, p->gpu);
+}
+
+static hwloc_const_bitmap_t near_to(const gpp__gpus *gpus, const gpp__device *d)
+{
+    for (int k = 0; gpus && d->kind == GPP__DEVICE_CUDA && k < gpus->count; k++)
+        if (gpus->ordinal[k] == d->ordinal)
+            return gpus->near[k];
+    return NULL;
+}
+
+static gpp_status run_on_all(hwloc_topology_t topology, const gpp__benches *b, const devices *all,
+                             gpp__bench_fn fn, void *arg, gpp_error *err)
+{
+    job *job_of = calloc((size_t)all->used, sizeof *job_of);
+    if (!job_of)
+        return gpp__fail(err, GPP_ENOMEM, "work for %d devices", all->used);
+    gpp__crew crew = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, all->used, false};
+    for (int d = 0; d < all->used; d++)
         job_of[d] = (job){.topology = topology,
-                          .device = &all.device[d],
+                          .device = &all->device[d],
                           .number = d,
+                          .options = b->options,
+                          .near = near_to(b->gpus, &all->device[d]),
                           .crew = &crew,
                           .fn = fn,
                           .arg = arg,
                           .error = GPP_ERROR_INIT};
-    snprintf(name, 64, "%s", all.device[0].name);
-    *threads = all.device[0].cores;
-    status = run(job_of, all.used, err);
+    gpp_status status = run(job_of, all->used, err);
     pthread_cond_destroy(&crew.changed);
     pthread_mutex_destroy(&crew.lock);
     free(job_of);
-free_devices:
+    return status;
+}
+
+gpp_status gpp__on_benches(const gpp__benches *benches, gpp_profile *profile, gpp__bench_fn fn,
+                           void *arg, gpp_error *err)
+{
+    hwloc_topology_t topology;
+    devices all = {NULL, 0, 0};
+    gpp_status status = load_topology(&topology, err);
+    if (status != GPP_OK)
+        return status;
+    status = find_devices(topology, benches, &all, err);
+    if (status == GPP_OK) {
+        describe(&all.device[0], profile);
+        status = run_on_all(topology, benches, &all, fn, arg, err);
+    }
     gpp__devices_free(all.device, all.count);
     hwloc_topology_destroy(topology);
     return status;

@@ -11,6 +11,15 @@
 #include <gridpipe/balance.h>
 
 #include "codelets/program.h"
+#include "codelets/room.h"
+#include "sched/gpus.h"
+
+/** A device to run something on, from one thread. */
+typedef struct gpp__bench {
+    const char *device;     /* its name */
+    gpp__pool *pool;        /* of all its cores; NULL: a GPU, or the calling thread */
+    struct gpp__cuda *cuda; /* NULL: cores */
+} gpp__bench;
 
 /** What all solvers want of a call: pointers, 1 ... layers partitions, finite costs >= 0. */
 gpp_status gpp__balance_check(size_t layers, const double cost[], size_t partitions,
@@ -30,9 +39,10 @@ typedef struct gpp__layers {
     uint8_t *flow;          /* [network->values] */
 } gpp__layers;
 
-/** @param threads  that will run it  @return also what operators say when they are compiled */
+/** @param bench  that would run it  @return also what operators say when they are compiled */
 gpp_status gpp__layers_init(gpp__layers *layers, const gpp__network *network,
-                            const int64_t rows[GPP__BATCHES], int threads, gpp_error *err);
+                            const int64_t rows[GPP__BATCHES], const gpp__bench *bench,
+                            gpp_error *err);
 void gpp__layers_release(gpp__layers *layers);
 
 /** Fill in the bytes of every layer [count]. */
@@ -48,46 +58,49 @@ bool gpp__crew_gather(gpp__crew *crew);
 /** One of them has returned: the others should. */
 bool gpp__crew_is_over(gpp__crew *crew);
 
-/** Something to run on a device. @param pool  of all its cores  @param device  0 ... beside_count
- */
-typedef gpp_status (*gpp__core_fn)(gpp__pool *pool, gpp__crew *crew, int device, void *arg,
-                                   gpp_error *err);
+/** Something to run on a device. @param device  0 ... beside_count */
+typedef gpp_status (*gpp__bench_fn)(const gpp__bench *bench, gpp__crew *crew, int device, void *arg,
+                                    gpp_error *err);
 
 /** Which devices: options.device, or the first that would be chosen for so many partitions, is
  * device 0, those of options.beside are 1, 2, ... */
-typedef struct gpp__cores {
+typedef struct gpp__benches {
     const gpp_profile_options *options;
     int partitions;
-} gpp__cores;
+    const gpp__gpus *gpus; /* that may be among them; NULL: cores only */
+} gpp__benches;
 
 /**
- * Call fn on every device at a time, on threads of their own that are bound to the devices' first
- * cores, with pools on the others.
- * @param name  [64] out: of device 0  @param threads  out: its cores; both are set before the calls
+ * Call fn for every device at a time, on threads of their own: bound to its first core, with a pool
+ * on the others, or near its GPU, with handles there.
+ * @param profile  out: device, gpu and threads of device 0, before the calls
  * @return of several failures, that of the lowest device
  */
-gpp_status gpp__on_cores(const gpp__cores *cores, char name[64], int *threads, gpp__core_fn fn,
-                         void *arg, gpp_error *err);
+gpp_status gpp__on_benches(const gpp__benches *benches, gpp_profile *profile, gpp__bench_fn fn,
+                           void *arg, gpp_error *err);
 
 /* --- times ------------------------------------------------------------------------------------ */
 
 /**
- * Fill in the times of every layer and operator, and the profile's sweeps, precise and
- * bytes_per_us. Begins to measure when the crew is there; when that is over before, the profile is
- * not filled in.
+ * Fill in the times of every layer and operator, and the profile's sweeps, precise, bytes_per_us
+ * and link_bytes_per_us. Begins to measure when the crew is there; when that is over before, the
+ * profile is not filled in.
  */
-gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__crew *crew,
+gpp_status gpp__layers_time(const gpp__layers *layers, const gpp__bench *bench, gpp__crew *crew,
                             const gpp_profile_options *options, gpp_profile *profile,
                             gpp_error *err);
 
 /** The same work over and over, as device 1, 2, ..., until the crew is over. */
 gpp_status gpp__network_sweep(const gpp__network *network, const int64_t rows[GPP__BATCHES],
-                              int device, gpp__pool *pool, gpp__crew *crew,
+                              int device, const gpp__bench *bench, gpp__crew *crew,
                               const gpp_profile_options *options, gpp_error *err);
 
-/** Bytes that all cores of a device together read and write in a microsecond when they add a block
- * of memory to another, as a whole number; 0: there is no memory to do so. */
-double gpp__memory_speed(gpp__pool *pool);
+/** Bytes that all cores of a device together, or a GPU, read and write in a microsecond when they
+ * add a block of memory to another, as a whole number; 0: there is no memory to do so. */
+double gpp__memory_speed(const gpp__run *run);
+/** Bytes that go to a GPU from the host, or the other way if that is slower; 0: cores, or there is
+ * no memory. */
+double gpp__link_speed(const gpp__run *run);
 
 /** Times in nanoseconds: sorts them. @return the median  @param half out: half the width of its
  * interval  @return through `sure`: the interval has the confidence of 95 % */

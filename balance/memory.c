@@ -1,6 +1,6 @@
 /*
- * balance/memory.c: how fast a device goes through memory: what tasks take that compute next to
- * nothing is in the bytes they read and write.
+ * balance/memory.c: how fast a device goes through memory, and how fast the host's gets to a GPU:
+ * what tasks take that compute next to nothing is in the bytes they read and write.
  *
  * One block is added to another, as an update adds a gradient to a parameter: what is written has
  * been read, so that caches move no more than what is counted, which a copy would make them do.
@@ -13,6 +13,7 @@
 
 #include "balance/internal.h"
 #include "codelets/cpu/vectorised.h"
+#include "codelets/move.h"
 
 enum { BLOCK = 32 << 20, PIECE = 64 << 10, PIECES = BLOCK / (PIECE * 4), TIMES = 5 };
 
@@ -50,7 +51,14 @@ static int64_t time_adding(gpp__pool *pool, blocks *b)
     return (int64_t)(end.tv_sec - begin.tv_sec) * 1000000000 + (end.tv_nsec - begin.tv_nsec);
 }
 
-double gpp__memory_speed(gpp__pool *pool)
+/* Bytes of `ways` blocks that are gone through in so many nanoseconds; a whole number, as in a
+ * file. */
+static double speed_of(int ways, size_t block, int64_t ns)
+{
+    return (double)(int64_t)(1e3 * ways * (double)block / (double)(ns > 0 ? ns : 1) + 0.5);
+}
+
+static double speed_of_cores(gpp__pool *pool)
 {
     blocks b = {aligned_alloc(GPP__ALIGN, BLOCK), aligned_alloc(GPP__ALIGN, BLOCK)};
     double speed = 0;
@@ -61,9 +69,83 @@ double gpp__memory_speed(gpp__pool *pool)
             int64_t ns = time_adding(pool, &b);
             least = ns < least ? ns : least;
         }
-        speed = (double)(int64_t)(3e3 * BLOCK / (double)(least > 0 ? least : 1) + 0.5);
+        speed = speed_of(3, BLOCK, least);
     }
     free(b.from);
     free(b.to);
     return speed;
+}
+
+/* --- GPUs ------------------------------------------------------------------------------------- */
+
+typedef enum work { ADD, COPY } work;
+
+/* The shortest of a few times of the work on two blocks. 0: it cannot be told. */
+static int64_t time_work(const gpp__room *room, const gpp__run *run, work what, char *to,
+                         const char *from, size_t bytes)
+{
+    gpp__laps *laps;
+    int64_t least = INT64_MAX, ns;
+    if (room->laps_new(&laps, run, 1) != GPP_OK)
+        return 0;
+    for (int k = 0; least && k < 1 + TIMES; k++) {
+        room->begin(laps, 1);
+        if (what == ADD)
+            gpp__add_floats(run, (float *)to, (const float *)from,
+                            (int64_t)(bytes / sizeof(float)));
+        else
+            gpp__copy_bytes(run, to, from, bytes);
+        room->lap(laps, 0);
+        if (room->read(laps, &ns) != GPP_OK)
+            least = 0;
+        else if (k > 0 && ns < least) /* the first time is a warm-up */
+            least = ns;
+    }
+    room->laps_free(laps);
+    return least;
+}
+
+/* What fails here is no failure of the profile. */
+static gpp__run quiet(const gpp__run *run, gpp_error *err)
+{
+    gpp__run mine = *run;
+    *err = (gpp_error)GPP_ERROR_INIT;
+    mine.err = err;
+    return mine;
+}
+
+static double speed_of_gpu(const gpp__run *run)
+{
+    gpp_error err;
+    gpp__run mine = quiet(run, &err);
+    const gpp__room *room = gpp__room_of(run->cuda);
+    size_t bytes = room->large(&mine);
+    char *from = room->take(&mine, bytes), *to = room->take(&mine, bytes);
+    int64_t ns = from && to ? time_work(room, &mine, ADD, to, from, bytes) : 0;
+    room->give(from);
+    room->give(to);
+    return ns ? speed_of(3, bytes, ns) : 0;
+}
+
+double gpp__memory_speed(const gpp__run *run)
+{
+    return run->cuda ? speed_of_gpu(run) : speed_of_cores(run->pool);
+}
+
+double gpp__link_speed(const gpp__run *run)
+{
+    gpp_error err;
+    gpp__run mine = quiet(run, &err);
+    if (!run->cuda)
+        return 0;
+    const gpp__room *room = gpp__room_of(run->cuda);
+    char *there = room->take(&mine, BLOCK), *here = room->take_host(BLOCK);
+    int64_t out = 0, back = 0;
+    if (there && here) {
+        out = time_work(room, &mine, COPY, there, here, BLOCK);
+        back = time_work(room, &mine, COPY, here, there, BLOCK);
+    }
+    room->give(there);
+    room->give_host(here);
+    return out && back ? speed_of(1, BLOCK, out > back ? out : back) : 0;
 }

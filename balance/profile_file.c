@@ -19,6 +19,13 @@
  *     operator 0 conv2d 12000 12300 30100
  *     operator 1 relu ...
  *
+ * A profile of a GPU, whose device is "cuda:K", has four lines more behind that of the device:
+ *
+ *     gpu NVIDIA H200
+ *     cuda_math 0 (of gpp_math)
+ *     cuda_any_algorithm 0
+ *     link_bytes_per_us 25000
+ *
  * Numbers are whole, so a file means the same in every locale, and a profile that is read is the
  * one that was written. Fields are separated by one space, every line ends; everything has its
  * place, and what is not as it should be is an error with its line.
@@ -54,6 +61,44 @@ static bool is_time(double us)
     return us >= 0 && us * 1e3 <= (double)MOST_NS;
 }
 
+/* What a GPU is called: a line of visible characters and single spaces. */
+static bool is_title(const char *text, size_t size)
+{
+    size_t length = strnlen(text, size);
+    for (size_t k = 0; k < length; k++)
+        if (!isgraph((unsigned char)text[k]) &&
+            (text[k] != ' ' || k == 0 || k == length - 1 || text[k - 1] == ' '))
+            return false;
+    return length > 0 && length < size;
+}
+
+static bool is_gpu(const gpp_profile *p)
+{
+    return strncmp(p->device, "cuda:", 5) == 0;
+}
+
+static bool is_speed(double bytes_per_us)
+{
+    return bytes_per_us >= 0 && bytes_per_us <= (double)MOST_SPEED;
+}
+
+static gpp_status check_gpu(const gpp_profile *p, gpp_error *err)
+{
+    if (!is_gpu(p))
+        return !p->gpu[0] ? GPP_OK
+                          : gpp__fail(err, GPP_EINVAL, "a profile of device \"%.63s\" with a GPU",
+                                      p->device);
+    if (!is_title(p->gpu, sizeof p->gpu))
+        return gpp__fail(err, GPP_EINVAL, "\"%.63s\" is no name of the GPU %.63s", p->gpu,
+                         p->device);
+    if ((int)p->cuda_math < 0 || (int)p->cuda_math > GPP_MATH_BF16)
+        return gpp__fail(err, GPP_EINVAL, "cuda_math is %d, none of gpp_math", (int)p->cuda_math);
+    return is_speed(p->link_bytes_per_us)
+               ? GPP_OK
+               : gpp__fail(err, GPP_EINVAL, "link_bytes_per_us is %g, not >= 0 and finite",
+                           p->link_bytes_per_us);
+}
+
 static gpp_status check_head(const gpp_profile *p, gpp_error *err)
 {
     if (p->layers < 0 || p->layers > MOST_LAYERS || p->operators < 0 ||
@@ -64,7 +109,7 @@ static gpp_status check_head(const gpp_profile *p, gpp_error *err)
         return gpp__fail(err, GPP_EINVAL,
                          "a profile of \"%.63s\" and %d devices beside (%d threads, %d sweeps)",
                          p->device, p->beside, p->threads, p->sweeps);
-    if (!(p->bytes_per_us >= 0 && p->bytes_per_us <= (double)MOST_SPEED))
+    if (!is_speed(p->bytes_per_us))
         return gpp__fail(err, GPP_EINVAL, "bytes_per_us is %g, not >= 0 and finite",
                          p->bytes_per_us);
     for (int b = 0; b < GPP_MAX_BATCHES; b++)
@@ -118,10 +163,19 @@ static void write_operators(FILE *out, const gpp_profile *p)
     }
 }
 
+static void write_gpu(FILE *out, const gpp_profile *p)
+{
+    fprintf(out, "gpu %s\ncuda_math %d\ncuda_any_algorithm %d\nlink_bytes_per_us %lld\n", p->gpu,
+            (int)p->cuda_math, p->cuda_any_algorithm, llround(p->link_bytes_per_us));
+}
+
 static void write_profile(FILE *out, const gpp_profile *p)
 {
-    fprintf(out, "%s\ndevice %s\nthreads %d\nbeside %d\nbytes_per_us %lld\nrows", heading,
-            p->device, p->threads, p->beside, llround(p->bytes_per_us));
+    fprintf(out, "%s\ndevice %s\n", heading, p->device);
+    if (is_gpu(p))
+        write_gpu(out, p);
+    fprintf(out, "threads %d\nbeside %d\nbytes_per_us %lld\nrows", p->threads, p->beside,
+            llround(p->bytes_per_us));
     for (int b = 0; b < GPP_MAX_BATCHES; b++)
         fprintf(out, " %lld", (long long)p->rows[b]);
     fprintf(out, "\nsweeps %d\nprecise %d\nlayers %d\noperators %d\n", p->sweeps, p->precise,
@@ -144,6 +198,8 @@ gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_e
     if (!profile || !path)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", profile ? "path" : "profile");
     gpp_status status = check_head(profile, err);
+    if (status == GPP_OK)
+        status = check_gpu(profile, err);
     if (status == GPP_OK)
         status = check_layers(profile, err);
     if (status == GPP_OK)
@@ -285,6 +341,35 @@ static gpp_status read_device(reader *r, gpp_profile *p)
     return status == GPP_OK ? take_end(r) : status;
 }
 
+static gpp_status read_name(reader *r, gpp_profile *p)
+{
+    gpp_status status = next_line(r, "gpu");
+    if (status == GPP_OK)
+        status = take_text(r, "gpu ");
+    if (status != GPP_OK)
+        return status;
+    if (!is_title(r->at, sizeof p->gpu))
+        return refuse(r, "what the GPU is called");
+    strcpy(p->gpu, r->at);
+    return GPP_OK;
+}
+
+static gpp_status read_gpu(reader *r, gpp_profile *p)
+{
+    uint64_t math = 0, any = 0, speed = 0;
+    gpp_status status = read_name(r, p);
+    if (status == GPP_OK)
+        status = read_numbers(r, "cuda_math", 1, GPP_MATH_BF16, &math);
+    if (status == GPP_OK)
+        status = read_numbers(r, "cuda_any_algorithm", 1, 1, &any);
+    if (status == GPP_OK)
+        status = read_numbers(r, "link_bytes_per_us", 1, MOST_SPEED, &speed);
+    p->cuda_math = (gpp_math)math;
+    p->cuda_any_algorithm = any;
+    p->link_bytes_per_us = (double)speed;
+    return status;
+}
+
 /* Lines that say how many lines follow. */
 typedef struct lengths {
     int layers, operators;
@@ -306,6 +391,8 @@ static gpp_status read_head(reader *r, gpp_profile *p, lengths *length)
     gpp_status status = read_heading(r);
     if (status == GPP_OK)
         status = read_device(r, p);
+    if (status == GPP_OK && is_gpu(p))
+        status = read_gpu(r, p);
     for (int k = 0; status == GPP_OK && k < LINES; k++)
         status = read_numbers(r, line[k].key, line[k].count, line[k].most, n[k]);
     if (status != GPP_OK)

@@ -2,9 +2,9 @@
  * balance/rig.c: a model made ready to run without the task runtime: compiled as one partition, or
  * cut into several that run one after the other, with parameters, inputs and memory of its own.
  *
- * Memory is as a pipe has it: a block each of parameters and gradients, a tape for each part, and
- * one for every tensor that comes in, goes out or goes from part to part, and for its gradient.
- * Scratch and statistics are one for all parts, of which one runs at a time.
+ * Memory is the device's, as a pipe has it: a block each of parameters and gradients, a tape for
+ * each part, and one for every tensor that comes in, goes out or goes from part to part, and for
+ * its gradient. Scratch and statistics are one for all parts, of which one runs at a time.
  *
  * Parts are consecutive layers of about equal arithmetic.
  */
@@ -13,6 +13,7 @@
 
 #include "balance/rig.h"
 #include "codelets/cpu/philox.h"
+#include "codelets/move.h"
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
@@ -47,7 +48,7 @@ static gpp_status compile_part(gpp__rig *r, int layers, int threads, const uint8
     p->layers = layers;
     int first = n->first[p->layer], count = n->first[p->layer + layers] - first;
     gpp_status status = gpp__stage_init(&p->stage, n, first, count, before ? &before->stage : NULL,
-                                        r->rows[0], NULL, err);
+                                        r->rows[0], r->run.cuda, err);
     if (status != GPP_OK)
         return status;
     r->parts++;
@@ -74,14 +75,11 @@ static gpp_status compile(gpp__rig *r, int parts, int threads, gpp_error *err)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Touched by the thread that will use it. Counted, so that a failure can say how much it was. */
+/* Counted, so that a failure can say how much it was. */
 static bool take(gpp__rig *r, size_t bytes, char **block)
 {
-    size_t rounded = gpp__align(bytes ? bytes : 1);
-    r->bytes += rounded;
-    *block = aligned_alloc(GPP__ALIGN, rounded);
-    if (*block)
-        memset(*block, 0, rounded);
+    r->bytes += gpp__align(bytes ? bytes : 1);
+    *block = r->room->take(&r->run, bytes);
     return *block != NULL;
 }
 
@@ -148,16 +146,50 @@ static bool allocate(gpp__rig *r)
 
 /* --- contents --------------------------------------------------------------------------------- */
 
-static gpp_status initial_parameters(gpp__rig *r, const gpp__stage *s, const gpp__run *run)
+/* Where contents of a block are made: in it, or, where this thread cannot write to it, beside it.
+ * NULL: there is no memory. */
+static char *desk_for(const gpp__rig *r, char *block, size_t bytes)
+{
+    return r->run.cuda ? calloc(bytes + 1, 1) : block;
+}
+
+/* From the desk to the block. */
+static void put(const gpp__rig *r, char *block, char *desk, size_t bytes)
+{
+    if (desk == block)
+        return;
+    gpp__copy_bytes(&r->run, block, desk, bytes);
+    free(desk);
+}
+
+static gpp_status fail_desk(const gpp__rig *r, size_t bytes)
+{
+    return gpp__fail(r->run.err, GPP_ENOMEM, "%zu bytes to be sent to a GPU", bytes);
+}
+
+static void init_stage(const gpp__stage *s, uint64_t seed, char *params)
 {
     for (int k = 0; k < s->count; k++) {
         const gpp__layer *l = &s->layer[k];
         for (int q = 0; l->shares < 0 && l->op->init && q < l->param_count; q++)
             if (l->param[q].dtype == GPP_F32)
-                l->op->init(l, q, run->seed,
-                            (float *)(r->params + s->param_at[k] + l->param[q].offset));
+                l->op->init(l, q, seed, (float *)(params + s->param_at[k] + l->param[q].offset));
     }
-    return gpp__stage_pack(s, run, r->params);
+}
+
+static gpp_status initial_parameters(gpp__rig *r)
+{
+    size_t bytes = r->part[r->parts - 1].stage.params_end;
+    char *desk = desk_for(r, r->params, bytes);
+    gpp_status status = GPP_OK;
+    if (!desk)
+        return fail_desk(r, bytes);
+    for (int k = 0; k < r->parts; k++)
+        init_stage(&r->part[k].stage, r->run.seed, desk);
+    put(r, r->params, desk, bytes);
+    for (int k = 0; status == GPP_OK && k < r->parts; k++)
+        status = gpp__stage_pack(&r->part[k].stage, &r->run, r->params);
+    return status;
 }
 
 /* Uniform in [-1, 1). Stream 255 is nobody else's. */
@@ -171,64 +203,103 @@ static void fill(char *to, const gpp__desc *d, int64_t rows, uint64_t seed, int 
     }
 }
 
-/* What the caller of a model gives: inputs, and gradients of outputs. */
-static void fill_ends(gpp__rig *r, uint64_t seed, const gpp_tensor *sample)
+/* What the caller of a model gives: a tensor of the sample, or random numbers. */
+static gpp_status fill_block(gpp__rig *r, char *block, const gpp__desc *d, int stream,
+                             const gpp_tensor *sample)
+{
+    int64_t rows = gpp__desc_rows(d, r->rows);
+    size_t bytes = (size_t)rows * gpp__desc_bytes(d);
+    char *desk = block ? desk_for(r, block, bytes) : NULL;
+    if (!block)
+        return GPP_OK;
+    if (!desk)
+        return fail_desk(r, bytes);
+    if (sample)
+        memcpy(desk, sample->data, bytes);
+    else
+        fill(desk, d, rows, r->run.seed, stream);
+    put(r, block, desk, bytes);
+    return GPP_OK;
+}
+
+/* Values that kernels on a GPU cannot refuse. */
+static gpp_status check_sample(const gpp__rig *r, int t, const gpp_tensor *sample)
 {
     const gpp__network *n = r->network;
-    for (int t = 0; t < n->inputs; t++) {
-        const gpp__desc *d = &n->value[n->input[t]].desc;
-        int64_t rows = gpp__desc_rows(d, r->rows);
-        char *to = r->value[n->input[t]];
-        if (to && sample)
-            memcpy(to, sample[t].data, (size_t)rows * gpp__desc_bytes(d));
-        else if (to)
-            fill(to, d, rows, seed, t);
+    const gpp__value *v = &n->value[n->input[t]];
+    const gpp__layer *l = v->consumer < 0 ? NULL : &n->node[v->consumer];
+    if (!sample || !r->run.cuda || !l || !l->op->check)
+        return GPP_OK;
+    return l->op->check(l, sample->data, gpp__desc_rows(&v->desc, r->rows), "sample", r->run.err);
+}
+
+/* Inputs, and gradients of outputs. */
+static gpp_status fill_ends(gpp__rig *r, const gpp_tensor *sample)
+{
+    const gpp__network *n = r->network;
+    gpp_status status = GPP_OK;
+    for (int t = 0; status == GPP_OK && t < n->inputs; t++) {
+        int v = n->input[t];
+        status = check_sample(r, t, sample ? &sample[t] : NULL);
+        if (status == GPP_OK)
+            status = fill_block(r, r->value[v], &n->value[v].desc, t, sample ? &sample[t] : NULL);
     }
-    for (int t = 0; t < n->outputs; t++) {
-        const gpp__desc *d = &n->value[n->output[t]].desc;
-        if (r->grad[n->output[t]])
-            fill(r->grad[n->output[t]], d, gpp__desc_rows(d, r->rows), seed, GPP__MAX_TENSORS + t);
+    for (int t = 0; status == GPP_OK && t < n->outputs; t++) {
+        int v = n->output[t];
+        status = fill_block(r, r->grad[v], &n->value[v].desc, GPP__MAX_TENSORS + t, NULL);
     }
+    return status;
 }
 
 /* --- everything ------------------------------------------------------------------------------- */
 
 gpp_status gpp__rig_init(gpp__rig *r, const gpp__network *network, const int64_t rows[GPP__BATCHES],
-                         int parts, gpp__pool *pool, const gpp_profile_options *o, gpp_error *err)
+                         int parts, const gpp__bench *bench, const gpp_profile_options *o,
+                         gpp_error *err)
 {
-    const gpp__run run = {.pool = pool, .training = true, .seed = o->seed, .err = err};
-    *r = (gpp__rig){.network = network, .run = run};
+    const gpp__room *room = gpp__room_of(bench->cuda);
+    const gpp__run run = {.pool = bench->pool,
+                          .cuda = bench->cuda,
+                          .mover = room->mover,
+                          .training = true,
+                          .seed = o->seed,
+                          .err = err};
+    *r = (gpp__rig){.network = network, .room = room, .run = run};
     memcpy(r->rows, rows, sizeof r->rows);
-    gpp_status status =
-        compile(r, parts < network->units ? parts : network->units, gpp__pool_threads(pool), err);
+    gpp_status status = compile(r, parts < network->units ? parts : network->units,
+                                gpp__pool_threads(bench->pool), err);
     if (status == GPP_OK && !allocate(r))
-        status = gpp__fail(err, GPP_ENOMEM, "to run the model takes more than %zu bytes", r->bytes);
-    for (int k = 0; status == GPP_OK && k < r->parts; k++)
-        status = initial_parameters(r, &r->part[k].stage, &run);
+        status = gpp__fail(err, GPP_ENOMEM, "to run the model takes more than %zu bytes on %s",
+                           r->bytes, bench->device);
     if (status == GPP_OK)
-        fill_ends(r, o->seed, o->sample);
-    return status;
+        status = initial_parameters(r);
+    if (status == GPP_OK)
+        status = fill_ends(r, o->sample);
+    return status == GPP_OK ? gpp__moved(&r->run) : status;
 }
 
 void gpp__rig_release(gpp__rig *r)
 {
     for (int v = 0; v < r->network->values; v++) {
-        free(r->value ? r->value[v] : NULL);
-        free(r->grad ? r->grad[v] : NULL);
+        r->room->give(r->value ? r->value[v] : NULL);
+        r->room->give(r->grad ? r->grad[v] : NULL);
     }
     for (int k = 0; k < r->parts; k++) {
         gpp__part_rig *p = &r->part[k];
-        free(p->tape);
+        r->room->give(p->tape);
         free(p->port);
         gpp__program_free(p->program);
         gpp__stage_release(&p->stage);
     }
-    void *rooms[] = {r->params, r->grads, r->scratch, r->stats, r->value, r->grad, r->part};
-    for (size_t k = 0; k < sizeof rooms / sizeof *rooms; k++)
-        free(rooms[k]);
+    char *blocks[] = {r->params, r->grads, r->scratch, r->stats};
+    for (size_t k = 0; k < sizeof blocks / sizeof *blocks; k++)
+        r->room->give(blocks[k]);
+    free(r->value);
+    free(r->grad);
+    free(r->part);
 }
 
-gpp_status gpp__rig_run(const gpp__rig *r, int part, gpp__rig_way way, int64_t lap[])
+gpp_status gpp__rig_run(const gpp__rig *r, int part, gpp__rig_way way, gpp__laps *laps)
 {
     const gpp__part_rig *p = &r->part[part];
     const gpp__cell_io io = {.params = r->params,
@@ -241,7 +312,8 @@ gpp_status gpp__rig_run(const gpp__rig *r, int part, gpp__rig_way way, int64_t l
                              .accumulate = true,
                              .stats = r->stats,
                              .scratch = r->scratch,
-                             .lap = lap};
+                             .lap = r->room->lap,
+                             .laps = laps};
     gpp__run run = r->run;
     if (way == GPP__RIG_BACKWARD)
         return gpp__program_backward(p->program, &run, &io);

@@ -19,6 +19,7 @@ typedef struct gpp__part_rig {
 typedef struct gpp__rig {
     const gpp__network *network;
     int64_t rows[GPP__BATCHES];
+    const gpp__room *room; /* of the device: where all blocks are */
     gpp__run run;
     int parts;
     gpp__part_rig *part;
@@ -39,20 +40,20 @@ typedef enum gpp__rig_way {
 /**
  * @param network  with one layer or more
  * @param parts    at most so many, >= 1: one a layer
- * @param pool     that will run it, from this thread, which touches its memory first
+ * @param bench    that will run it, from this thread, which touches its memory first
  * @param options  seed and sample
  * @param err      not NULL; runs write to it as well
  */
 gpp_status gpp__rig_init(gpp__rig *rig, const gpp__network *network,
-                         const int64_t rows[GPP__BATCHES], int parts, gpp__pool *pool,
+                         const int64_t rows[GPP__BATCHES], int parts, const gpp__bench *bench,
                          const gpp_profile_options *options, gpp_error *err);
 /** Also after a failed gpp__rig_init. */
 void gpp__rig_release(gpp__rig *rig);
 
 /**
- * Run a part. Gradients of parameters are added to those that are there.
- * @param lap  as in gpp__cell_io
+ * Run a part, or tell the device to. Gradients of parameters are added to those that are there.
+ * @param laps  begun; which of its operators have ended is noted there
  */
-gpp_status gpp__rig_run(const gpp__rig *rig, int part, gpp__rig_way way, int64_t lap[]);
+gpp_status gpp__rig_run(const gpp__rig *rig, int part, gpp__rig_way way, gpp__laps *laps);
 
 #endif

@@ -474,7 +474,7 @@ static bool begin(simulation *s)
     }
     for (size_t b = 0; b < s->spec->buffers; b++) {
         buffer_state *buffer = &s->buffer[b];
-        buffer->node = node_of(s, s->spec->buffer[b].device);
+        buffer->node = s->spec->buffer[b].lent ? 0 : node_of(s, s->spec->buffer[b].device);
         buffer->left = buffer->first;
         if (buffer->first > 0 && !hold(s, b, 0))
             return false;

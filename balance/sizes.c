@@ -34,16 +34,17 @@ gpp_status gpp__rows_check(const gpp__network *n, const int64_t rows[GPP__BATCHE
                                            (long long)rows[0], bytes);
 }
 
-static gpp_status compile(gpp__layers *l, int threads, gpp_error *err)
+static gpp_status compile(gpp__layers *l, const gpp__bench *bench, gpp_error *err)
 {
     const gpp__network *n = l->network;
+    int threads = gpp__pool_threads(bench->pool);
     gpp_status status = GPP_OK;
     gpp__network_flow(n, false, l->flow);
     for (; status == GPP_OK && l->count < n->units; l->count += status == GPP_OK) {
         int u = l->count, first = n->first[u];
         gpp__stage *before = u ? &l->stage[u - 1] : NULL;
         status = gpp__stage_init(&l->stage[u], n, first, n->first[u + 1] - first, before,
-                                 l->rows[0], NULL, err);
+                                 l->rows[0], bench->cuda, err);
         if (status != GPP_OK)
             break;
         status = gpp__program_new(&l->program[u], &l->stage[u], l->rows, threads, l->flow, err);
@@ -54,7 +55,8 @@ static gpp_status compile(gpp__layers *l, int threads, gpp_error *err)
 }
 
 gpp_status gpp__layers_init(gpp__layers *l, const gpp__network *network,
-                            const int64_t rows[GPP__BATCHES], int threads, gpp_error *err)
+                            const int64_t rows[GPP__BATCHES], const gpp__bench *bench,
+                            gpp_error *err)
 {
     size_t units = (size_t)network->units + 1;
     *l = (gpp__layers){.network = network,
@@ -66,7 +68,7 @@ gpp_status gpp__layers_init(gpp__layers *l, const gpp__network *network,
     if (status == GPP_OK && (!l->stage || !l->program || !l->flow))
         status = gpp__fail(err, GPP_ENOMEM, "programs of %d layers", network->units);
     if (status == GPP_OK)
-        status = compile(l, threads, err);
+        status = compile(l, bench, err);
     if (status != GPP_OK)
         gpp__layers_release(l);
     return status;

@@ -3,7 +3,7 @@
  *
  * A sweep goes through the operators forwards as in a checkpointed micro-batch, again keeping what
  * the backward needs, and backwards. What each operator took is the time between its end and that
- * of the one before (gpp__cell_io.lap). Inputs and the gradients of outputs are never written, so
+ * of the one before (room.h). Inputs and the gradients of outputs are never written, so
  * every sweep starts from the same numbers; gradients of parameters add up, and nobody reads them.
  *
  * With devices beside, the model is cut into as many parts as there are devices, as it would be in
@@ -11,6 +11,9 @@
  * one after the other, twice forwards, then twice keeping and backwards, as micro-batches follow
  * one another in a pipe; the second time counts, since before the first the cache was another
  * part's. A device beside goes through one part again and again.
+ *
+ * A GPU is told a sweep's whole work before anybody waits for it, each way twice: the second time
+ * the device has something to do already when the first operator is launched.
  *
  * A layer's times are sums over its operators; those of a sweep say how well they are known.
  */
@@ -28,8 +31,9 @@ enum { WAYS = GPP__RIG_WAYS };
 typedef struct sweeper {
     gpp__rig rig;
     const gpp__network *network;
-    int64_t *lap; /* [nodes] */
-    int64_t *ns;  /* [sweeps][nodes][WAYS] nanoseconds */
+    gpp__laps *laps[WAYS]; /* of nodes */
+    int64_t *end;          /* [nodes] laps that are read */
+    int64_t *ns;           /* [sweeps][nodes][WAYS] nanoseconds */
     int sweeps, room;
 } sweeper;
 
@@ -43,37 +47,37 @@ static int64_t now_ns(void)
 }
 
 /* Laps as times, in the order in which they were noted. @param ns  [nodes][WAYS] */
-static void take_laps(const sweeper *w, const gpp__stage *s, int way, int64_t begin, int64_t ns[])
+static gpp_status take_laps(const sweeper *w, const gpp__stage *s, int way, int64_t ns[])
 {
-    for (int step = 0; step < s->count; step++) {
+    int64_t begin = 0;
+    gpp_status status = w->rig.room->read(w->laps[way], w->end);
+    for (int step = 0; status == GPP_OK && step < s->count; step++) {
         int k = way == BACKWARD ? s->count - 1 - step : step;
-        int64_t end = w->lap[k] ? w->lap[k] : begin;
+        int64_t end = w->end[k] ? w->end[k] : begin;
         ns[(s->first + k) * WAYS + way] = end - begin;
         begin = end;
     }
+    return status;
 }
 
 /* One way through a part. */
-static gpp_status pass(const sweeper *w, int part, int way, int64_t ns[])
+static gpp_status pass(const sweeper *w, int part, int way)
 {
-    const gpp__stage *s = &w->rig.part[part].stage;
-    memset(w->lap, 0, (size_t)s->count * sizeof *w->lap);
-    int64_t begin = now_ns();
-    gpp_status status = gpp__rig_run(&w->rig, part, (gpp__rig_way)way, w->lap);
-    take_laps(w, s, way, begin, ns);
-    return status;
+    w->rig.room->begin(w->laps[way], w->rig.part[part].stage.count);
+    return gpp__rig_run(&w->rig, part, (gpp__rig_way)way, w->laps[way]);
 }
 
 /* What is run last of a way is what counts. */
 static gpp_status sweep_part(const sweeper *w, int part, int64_t ns[])
 {
-    static const int whole[] = {FORWARD, KEEP, BACKWARD},
-                     some[] = {FORWARD, FORWARD, KEEP, BACKWARD, KEEP, BACKWARD};
-    bool all = w->rig.parts == 1;
-    const int *way = all ? whole : some;
+    static const int once[] = {FORWARD, KEEP, BACKWARD},
+                     twice[] = {FORWARD, FORWARD, KEEP, BACKWARD, KEEP, BACKWARD};
+    bool one = w->rig.parts == 1 && !w->rig.run.cuda;
     gpp_status status = GPP_OK;
-    for (int k = 0; status == GPP_OK && k < (all ? 3 : 6); k++)
-        status = pass(w, part, way[k], ns);
+    for (int k = 0; status == GPP_OK && k < (one ? 3 : 6); k++)
+        status = pass(w, part, (one ? once : twice)[k]);
+    for (int way = 0; status == GPP_OK && way < WAYS; way++)
+        status = take_laps(w, &w->rig.part[part].stage, way, ns);
     return status;
 }
 
@@ -109,29 +113,40 @@ static gpp_status next_sweep(sweeper *w, bool measured, gpp_error *err)
 }
 
 /* What parts take from each other is there: their inputs, and the gradients of their outputs. */
-static gpp_status join_parts(sweeper *w, gpp_error *err)
+static gpp_status join_parts(sweeper *w)
 {
-    int64_t *ns = next_times(w, err);
-    gpp_status status = ns ? GPP_OK : GPP_ENOMEM;
+    gpp_status status = GPP_OK;
     for (int part = 0; status == GPP_OK && part < w->rig.parts; part++)
         for (int way = FORWARD; status == GPP_OK && way <= KEEP; way++)
-            status = pass(w, part, way, ns);
+            status = pass(w, part, way);
     for (int part = w->rig.parts - 1; status == GPP_OK && part >= 0; part--)
-        status = pass(w, part, BACKWARD, ns);
+        status = pass(w, part, BACKWARD);
+    return status;
+}
+
+static gpp_status make_laps(sweeper *w, gpp_error *err)
+{
+    int nodes = w->network->nodes;
+    gpp_status status = GPP_OK;
+    w->end = calloc((size_t)nodes, sizeof *w->end);
+    if (!w->end)
+        return gpp__fail(err, GPP_ENOMEM, "times of %d operators", nodes);
+    for (int way = 0; status == GPP_OK && way < WAYS; way++)
+        status = w->rig.room->laps_new(&w->laps[way], &w->rig.run, nodes);
     return status;
 }
 
 /* Ready to be measured. To be released, also after a failure. */
 static gpp_status sweeper_init(sweeper *w, const gpp__network *network,
-                               const int64_t rows[GPP__BATCHES], gpp__pool *pool,
+                               const int64_t rows[GPP__BATCHES], const gpp__bench *bench,
                                const gpp_profile_options *o, gpp_error *err)
 {
-    *w = (sweeper){.network = network, .lap = calloc((size_t)network->nodes, sizeof *w->lap)};
-    gpp_status status = gpp__rig_init(&w->rig, network, rows, 1 + o->beside_count, pool, o, err);
-    if (status == GPP_OK && !w->lap)
-        status = gpp__fail(err, GPP_ENOMEM, "times of %d operators", network->nodes);
+    *w = (sweeper){.network = network};
+    gpp_status status = gpp__rig_init(&w->rig, network, rows, 1 + o->beside_count, bench, o, err);
+    if (status == GPP_OK)
+        status = make_laps(w, err);
     if (status == GPP_OK && w->rig.parts > 1)
-        status = join_parts(w, err);
+        status = join_parts(w);
     for (int k = 0; status == GPP_OK && k < o->warmup; k++)
         status = next_sweep(w, false, err);
     return status;
@@ -139,8 +154,10 @@ static gpp_status sweeper_init(sweeper *w, const gpp__network *network,
 
 static void sweeper_release(sweeper *w)
 {
+    for (int way = 0; way < WAYS; way++)
+        w->rig.room->laps_free(w->laps[way]);
     gpp__rig_release(&w->rig);
-    free(w->lap);
+    free(w->end);
     free(w->ns);
 }
 
@@ -249,11 +266,12 @@ static gpp_status measure(sweeper *w, gpp__crew *crew, const gpp_profile_options
             break;
     }
     profile->precise = is_precise(w, o->precision, column, scratch);
-    profile->bytes_per_us = gpp__memory_speed(w->rig.run.pool);
+    profile->bytes_per_us = gpp__memory_speed(&w->rig.run);
+    profile->link_bytes_per_us = gpp__link_speed(&w->rig.run);
     return GPP_OK;
 }
 
-gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__crew *crew,
+gpp_status gpp__layers_time(const gpp__layers *layers, const gpp__bench *bench, gpp__crew *crew,
                             const gpp_profile_options *o, gpp_profile *profile, gpp_error *err)
 {
     if (layers->count == 0)
@@ -261,7 +279,7 @@ gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__cre
     sweeper w;
     int64_t *column = calloc((size_t)o->max_sweeps, sizeof *column);
     double *scratch = calloc(2 * (size_t)layers->count, sizeof *scratch);
-    gpp_status status = sweeper_init(&w, layers->network, layers->rows, pool, o, err);
+    gpp_status status = sweeper_init(&w, layers->network, layers->rows, bench, o, err);
     if (status == GPP_OK && !(column && scratch))
         status = gpp__fail(err, GPP_ENOMEM, "medians of %d sweeps", o->max_sweeps);
     if (status == GPP_OK && gpp__crew_gather(crew))
@@ -275,13 +293,13 @@ gpp_status gpp__layers_time(const gpp__layers *layers, gpp__pool *pool, gpp__cre
 }
 
 gpp_status gpp__network_sweep(const gpp__network *network, const int64_t rows[GPP__BATCHES],
-                              int device, gpp__pool *pool, gpp__crew *crew,
+                              int device, const gpp__bench *bench, gpp__crew *crew,
                               const gpp_profile_options *o, gpp_error *err)
 {
     if (network->units == 0)
         return GPP_OK;
     sweeper w;
-    gpp_status status = sweeper_init(&w, network, rows, pool, o, err);
+    gpp_status status = sweeper_init(&w, network, rows, bench, o, err);
     int64_t *ns = status == GPP_OK ? next_times(&w, err) : NULL;
     if (status == GPP_OK)
         status = ns ? GPP_OK : GPP_ENOMEM;

@@ -97,9 +97,10 @@ typedef struct gpp__cell_io {
     bool accumulate;
     char *stats; /* this micro-batch's record; NULL when nothing is to be recorded */
     char *scratch;
-    int64_t *lap; /* [count of the stage] out: when each operator that runs has ended, nanoseconds
-                     of CLOCK_MONOTONIC; a step that does not run is left alone or ends with the one
-                     before. NULL: not wanted */
+    void (*lap)(void *laps, int k); /* called when operator k of the stage has run, or has been told
+                                       to the device; perhaps also for one that has nothing to do.
+                                       NULL: not wanted */
+    void *laps;
 } gpp__cell_io;
 
 typedef enum gpp__pass {

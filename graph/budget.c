@@ -187,27 +187,41 @@ static gpp_status choose_all(gpp_pipe *p, gpp__progset *full, gpp__progset *last
     return status;
 }
 
-/* What the memory limit leaves to each partition of a device. @param over  out: a device's plan is
- * too large */
+static size_t limit_of(const gpp_pipe *p, int d)
+{
+    size_t limit = gpp__place_limit(p, d);
+    return limit ? limit : SIZE_MAX / 4;
+}
+
+static bool is_limited(const gpp_pipe *p)
+{
+    bool limited = p->memory_limit > 0;
+    for (int d = 0; d < p->devices; d++)
+        limited |= gpp__place_limit(p, d) > 0;
+    return limited;
+}
+
+/* What the limit of its memory leaves to each partition of a device. @param over  out: a device's
+ * plan is too large */
 static gpp_status share_memory(gpp_pipe *p, const gpp__plan *plan, size_t limit[], bool *over,
                                gpp_error *err)
 {
     *over = false;
     for (int d = 0; d < p->devices; d++) {
-        size_t between, rest;
+        size_t between, rest, most = limit_of(p, d);
         int sharing = 0;
         sum_plan(plan, d, &between, &rest);
-        if (rest > p->memory_limit)
+        if (rest > most)
             return gpp__fail(err, GPP_ENOMEM,
                              "device %s: without what is kept for backwards it needs %zu bytes by "
                              "plan, the limit is %zu (more partitions or chunks need less)",
-                             p->device[d].name, rest, p->memory_limit);
-        *over |= plan->bytes[d] > p->memory_limit;
+                             p->device[d].name, rest, most);
+        *over |= plan->bytes[d] > most;
         for (int j = 0; j < p->partitions; j++)
             sharing += p->device_of[j] == d;
         for (int j = 0; j < p->partitions; j++)
             if (p->device_of[j] == d)
-                limit[j] = (p->memory_limit - rest) / (size_t)sharing;
+                limit[j] = (most - rest) / (size_t)sharing;
     }
     return GPP_OK;
 }
@@ -242,7 +256,7 @@ gpp_status gpp__budget_choose(gpp_pipe *p, gpp__progset *full, gpp__progset *las
     for (int j = 0; j < p->partitions; j++)
         limit[j] = p->activation_limit ? p->activation_limit : SIZE_MAX / 4;
     gpp_status status = choose_all(p, full, last, m, limit, err);
-    if (status == GPP_OK && !p->activation_limit && p->memory_limit)
+    if (status == GPP_OK && !p->activation_limit && is_limited(p))
         status = choose_by_memory(p, full, last, m, limit, err);
     free(limit);
     return status;

@@ -2,6 +2,10 @@
  * graph/forecast.c: a training step predicted: a draft of the pipe gives its plan and its programs,
  * a profile the times of the operators that run in each of them, the simulator the rest.
  *
+ * A GPU is a device like others with a memory node of its own: it runs one task at a time, and what
+ * its tasks read comes over links. Profiles of it are taken alone, since it shares no memory with
+ * other devices; cores do with other cores.
+ *
  * What no profile knows is counted in bytes, at the speed at which the device reads and writes
  * memory: an update reads gradients, parameters and state and writes the latter two, a loss reads
  * outputs and writes their gradients.
@@ -15,6 +19,7 @@
 #include "balance/simulate.h"
 #include "codelets/program_ports.h"
 #include "codelets/program_times.h"
+#include "codelets/room.h"
 #include "graph/forecast_times.h"
 #include "graph/pipe.h"
 
@@ -64,8 +69,10 @@ static gpp_status check(const gpp_model *model, const gpp_pipe_options *pipe,
     if (!(o->task_us >= 0) || isinf(o->task_us) || !(o->link_us >= 0) || isinf(o->link_us))
         return gpp__fail(err, GPP_EINVAL, "task_us and link_us must be >= 0, got %g and %g",
                          o->task_us, o->link_us);
-    if (!(o->bytes_per_us > 0))
-        return gpp__fail(err, GPP_EINVAL, "bytes_per_us must be > 0, got %g", o->bytes_per_us);
+    if (!(o->bytes_per_us >= 0) || !(o->gpu_bytes_per_us >= 0))
+        return gpp__fail(err, GPP_EINVAL,
+                         "bytes_per_us and gpu_bytes_per_us must be >= 0, got %g and %g",
+                         o->bytes_per_us, o->gpu_bytes_per_us);
     return GPP_OK;
 }
 
@@ -88,6 +95,70 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
                                    n->node[q].index);
     if (p->threads < 1)
         return gpp__fail(err, GPP_EINVAL, "profile %d has no times (sizes_only)", k);
+    return GPP_OK;
+}
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static bool is_gpu(const gpp_pipe *p, int d)
+{
+    return p->device[d].kind == GPP__DEVICE_CUDA;
+}
+
+/* As gpp__profile_kind. */
+static int kind_of(const gpp_pipe *p, int d)
+{
+    return is_gpu(p, d) ? 0 : p->device_threads[d];
+}
+
+/* Devices that share memory with this one. */
+static int others_of(const gpp_pipe *p, int device)
+{
+    int others = 0;
+    for (int d = 0; d < p->devices && !is_gpu(p, device); d++)
+        others += d != device && !is_gpu(p, d);
+    return others;
+}
+
+/* Times of one GPU serve the others if they are of one model. */
+static gpp_status check_gpus(const gpp_pipe *p, gpp_error *err)
+{
+    char first[64], name[64];
+    int one = -1;
+    for (int d = 0; d < p->devices; d++) {
+        if (!is_gpu(p, d))
+            continue;
+        gpp__room_of_gpus()->name(p->device[d].ordinal, one < 0 ? first : name);
+        if (one >= 0 && strcmp(first, name) != 0)
+            return gpp__fail(err, GPP_EUNSUPPORTED,
+                             "forecasts are of GPUs of one model: %s is \"%s\", %s is \"%s\"",
+                             p->device_name[one], first, p->device_name[d], name);
+        one = one < 0 ? d : one;
+    }
+    return GPP_OK;
+}
+
+/* A profile of a GPU is of the pipe's, and of the way it computes. */
+static gpp_status check_gpu_profile(const gpp_pipe *p, const gpp_profile *profile, int k,
+                                    gpp_error *err)
+{
+    char name[64];
+    int d = 0;
+    while (d < p->devices && !is_gpu(p, d))
+        d++;
+    if (!profile->gpu[0] || d == p->devices)
+        return GPP_OK;
+    gpp__room_of_gpus()->name(p->device[d].ordinal, name);
+    if (strcmp(name, profile->gpu) != 0)
+        return gpp__fail(err, GPP_EINVAL, "profile %d was taken on \"%s\", but %s is \"%s\"", k,
+                         profile->gpu, p->device_name[d], name);
+    if ((int)profile->cuda_math != p->cuda_mode.math ||
+        profile->cuda_any_algorithm == p->cuda_mode.deterministic)
+        return gpp__fail(err, GPP_EINVAL,
+                         "profile %d was taken with cuda_math %d and cuda_any_algorithm %d, the "
+                         "pipe computes with %d and %d",
+                         k, (int)profile->cuda_math, profile->cuda_any_algorithm, p->cuda_mode.math,
+                         !p->cuda_mode.deterministic);
     return GPP_OK;
 }
 
@@ -114,12 +185,14 @@ static gpp_status take_given(forecaster *f, gpp_error *err)
     for (int k = 0; status == GPP_OK && k < f->options->profiles; k++) {
         status = check_profile(f->pipe->model, f->options->profile[k], k, err);
         if (status == GPP_OK)
+            status = check_gpu_profile(f->pipe, f->options->profile[k], k, err);
+        if (status == GPP_OK)
             status = enlist(f, f->options->profile[k], err);
     }
     return status;
 }
 
-/* On this device, while the pipe's others run the same, or alone. */
+/* On this device, while those it shares memory with run the same, or alone. */
 static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error *err)
 {
     gpp_pipe *p = f->pipe;
@@ -129,12 +202,14 @@ static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error 
     if (!beside)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
     for (int d = 0; d < p->devices && !alone; d++)
-        if (d != device)
+        if (d != device && !is_gpu(p, d))
             beside[o.beside_count++] = p->device_name[d];
     o.beside = o.beside_count ? beside : NULL;
     o.device = p->device_name[device];
     o.timeout_ms = f->options->timeout_ms;
     o.seed = p->seed;
+    o.cuda_math = (gpp_math)p->cuda_mode.math;
+    o.cuda_any_algorithm = !p->cuda_mode.deterministic;
     o.rows = f->step.full->rows.rows;
     gpp_status status =
         gpp_profile_new(&profile, p->model, gpp__first_rows(f->step.full->rows.rows), &o, err);
@@ -145,18 +220,33 @@ static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error 
     return enlist(f, profile, err);
 }
 
-/* Devices with as many cores share profiles. */
+static gpp_status fail_without(const forecaster *f, int d, gpp_error *err)
+{
+    const gpp_pipe *p = f->pipe;
+    if (is_gpu(p, d))
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "no profile was taken on a GPU, as device %s is: the first one given is of "
+            "%s",
+            p->device_name[d], f->options->profile[0]->device);
+    return gpp__fail(err, GPP_EINVAL,
+                     "no profile was taken on %d cores, as device %s has: the first one given is "
+                     "of %s",
+                     p->device_threads[d], p->device_name[d], f->options->profile[0]->device);
+}
+
+/* GPUs share profiles, and so do devices with as many cores. */
 static gpp_status take_profiles(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++) {
-        if (gpp__profiles_have(&f->list, f->pipe->device_threads[d]))
+        bool in_company = others_of(f->pipe, d) > 0;
+        if (gpp__profiles_have(&f->list, kind_of(f->pipe, d)))
             continue;
         if (f->options->profiles)
-            return gpp__fail(err, GPP_EINVAL, "no profile was taken on %d cores, as device %s has",
-                             f->pipe->device_threads[d], f->pipe->device_name[d]);
-        status = take_profile(f, d, false, err);
-        if (status == GPP_OK && f->pipe->devices > 1)
+            return fail_without(f, d, err);
+        status = take_profile(f, d, !in_company, err);
+        if (status == GPP_OK && in_company)
             status = take_profile(f, d, true, err);
     }
     return status;
@@ -182,8 +272,8 @@ static gpp_status time_cells(forecaster *f, const gpp__progset *set, cell_times 
     for (int j = 0; j < p->partitions; j++) {
         int d = p->device_of[j];
         const gpp__program *program = set->program[j];
-        double speed = gpp__profiles_times(&f->list, p->device_threads[d], rows, p->devices - 1,
-                                           f->busy[d], op);
+        double speed =
+            gpp__profiles_times(&f->list, kind_of(p, d), rows, others_of(p, d), f->busy[d], op);
         t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, speed);
         t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, speed);
         t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, speed);
@@ -305,8 +395,30 @@ static void fill_buffers(forecaster *f)
             .device = b->device,
             .other = apart ? b->other : -1,
             .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
+            .lent = b->cls == GPP__LENT,
         };
     }
+}
+
+static bool has_gpu(const forecaster *f, int node)
+{
+    for (int d = 0; d < f->pipe->devices; d++)
+        if (f->node_of[d] == node && is_gpu(f->pipe, d))
+            return true;
+    return false;
+}
+
+/* What was not said is as it was measured between the host and a GPU, where a GPU is at an end. */
+static double link_speed(const forecaster *f, int from, int to)
+{
+    const gpp_forecast_options *o = f->options;
+    int gpus = has_gpu(f, from) + has_gpu(f, to);
+    double measured = gpus ? gpp__profiles_link(&f->list) : 0;
+    if (gpus == 2 && o->gpu_bytes_per_us > 0)
+        return o->gpu_bytes_per_us;
+    if (o->bytes_per_us > 0)
+        return o->bytes_per_us;
+    return measured > 0 ? measured : GPP_FORECAST_BYTES_PER_US;
 }
 
 static gpp_status make_links(forecaster *f, int nodes, gpp_error *err)
@@ -316,7 +428,8 @@ static gpp_status make_links(forecaster *f, int nodes, gpp_error *err)
     if (!f->link)
         return gpp__fail(err, GPP_ENOMEM, "links of %d memory nodes", nodes);
     for (size_t k = 0; k < links; k++)
-        f->link[k] = (gpp__sim_link){f->options->link_us, f->options->bytes_per_us};
+        f->link[k] =
+            (gpp__sim_link){f->options->link_us, link_speed(f, (int)k / nodes, (int)k % nodes)};
     return GPP_OK;
 }
 
@@ -360,9 +473,10 @@ static void share_busy(forecaster *f)
     int devices = f->pipe->devices;
     for (int d = 0; d < devices; d++) {
         double own = f->result.device[d].busy_ms, both = 0;
+        int others = others_of(f->pipe, d);
         for (int e = 0; e < devices; e++)
-            both += e == d ? 0 : both_busy(f, d, e);
-        f->busy[d] = own > 0 && devices > 1 ? both / own / (devices - 1) : 1;
+            both += e == d || is_gpu(f->pipe, e) ? 0 : both_busy(f, d, e);
+        f->busy[d] = own > 0 && others > 0 ? both / own / others : 1;
         f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
     }
 }
@@ -499,7 +613,9 @@ static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
     gpp__batch rows;
     for (int b = 0; b < GPP__BATCHES; b++)
         rows.rows[b] = b < f->pipe->batches ? f->pipe_options->batch : 0;
-    gpp_status status = take_given(f, err);
+    gpp_status status = check_gpus(f->pipe, err);
+    if (status == GPP_OK)
+        status = take_given(f, err);
     if (status == GPP_OK)
         status = place_nodes(f, err);
     if (status == GPP_OK)
@@ -542,13 +658,7 @@ gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
         status = gpp__pipe_draft(&f.pipe, model, pipe, err);
     if (status != GPP_OK)
         return status;
-    for (int d = 0; d < f.pipe->devices && status == GPP_OK; d++)
-        if (f.pipe->device[d].kind == GPP__DEVICE_CUDA)
-            status = gpp__fail(err, GPP_EUNSUPPORTED,
-                               "a forecast for %s: profiles are of CPU cores only",
-                               f.pipe->device[d].name);
-    if (status == GPP_OK)
-        status = run(&f, forecast, err);
+    status = run(&f, forecast, err);
     release(&f);
     return status;
 }

@@ -14,8 +14,15 @@ typedef struct gpp__profile_list {
     const gpp_profile **profile; /* [count] */
 } gpp__profile_list;
 
-/** A profile was taken on so many cores. */
-bool gpp__profiles_have(const gpp__profile_list *list, int threads);
+/** What a profile and a device have in common where times of the one are those of the other: so
+ * many cores; 0: a GPU. */
+static inline int gpp__profile_kind(const gpp_profile *profile)
+{
+    return profile->gpu[0] ? 0 : profile->threads;
+}
+
+/** A profile was taken on such a device. */
+bool gpp__profiles_have(const gpp__profile_list *list, int kind);
 /** Rows of the first mini-batch there is. */
 int64_t gpp__first_rows(const int64_t rows[GPP_MAX_BATCHES]);
 
@@ -23,13 +30,15 @@ int64_t gpp__first_rows(const int64_t rows[GPP_MAX_BATCHES]);
  * Times between those of a device alone (beside 0), where there is such a profile, and those beside
  * as many others as come nearest.
  *
- * @param threads  cores of the device; there must be a profile for them
- * @param others   other devices of the pipe
+ * @param kind     of the device (gpp__profile_kind); there must be a profile of it
+ * @param others   other devices of the pipe that share memory with this one
  * @param busy     part of the device's working time in which the others work, too: 0 ... 1
  * @param op       [operators] out
  * @return bytes_per_us, likewise
  */
-double gpp__profiles_times(const gpp__profile_list *list, int threads, int64_t rows, int others,
+double gpp__profiles_times(const gpp__profile_list *list, int kind, int64_t rows, int others,
                            double busy, gpp_operator_profile op[]);
+/** Between the host's memory and a GPU, by the first profile of one that knows it; 0: none does. */
+double gpp__profiles_link(const gpp__profile_list *list);
 
 #endif

@@ -100,14 +100,13 @@ static const char *needs_cores(const gpp_pipe *p)
     return p->optimizer && !p->optimizer->update_cuda ? p->optimizer->name : NULL;
 }
 
-/* Without a wish, whatever can run the model; drafts are on cores then, as profiles are. */
+/* Without a wish, whatever can run the model. */
 static gpp_status start_runtime(gpp_pipe *p, const gpp__wish *wish, gpp_error *err)
 {
-    const char *why = wish->specs || p->draft ? NULL : needs_cores(p);
+    const char *why = wish->specs ? NULL : needs_cores(p);
     const gpp__wish cores = {0};
-    gpp_status status = p->draft
-                            ? gpp__runtime_draft_for(&p->runtime, wish->specs ? wish : &cores, err)
-                            : gpp__runtime_acquire_for(&p->runtime, why ? &cores : wish, err);
+    gpp_status status = p->draft ? gpp__runtime_draft_for(&p->runtime, why ? &cores : wish, err)
+                                 : gpp__runtime_acquire_for(&p->runtime, why ? &cores : wish, err);
     if (status == GPP_OK && why && gpp__runtime_mover())
         gpp__log(GPP_LOG_INFO, "\"%s\" has no functions for GPUs: the pipe is on CPU cores", why);
     return status;

@@ -11,6 +11,7 @@
 
 #include "balance/internal.h"
 #include "graph/model.h"
+#include "graph/runtime.h"
 
 /* --- what is asked for ------------------------------------------------------------------------ */
 
@@ -42,6 +43,9 @@ static gpp_status check_options(const gpp_profile_options *o, gpp_error *err)
         return gpp__fail(err, GPP_EINVAL, "warmup must be >= 0, got %d", o->warmup);
     if (o->max_sweeps < 1 || o->max_sweeps > 1000)
         return gpp__fail(err, GPP_EINVAL, "max_sweeps must be 1 ... 1000, got %d", o->max_sweeps);
+    if ((int)o->cuda_math < GPP_MATH_F32 || (int)o->cuda_math > GPP_MATH_BF16)
+        return gpp__fail(err, GPP_EINVAL, "cuda_math must be one of gpp_math, got %d",
+                         (int)o->cuda_math);
     return check_beside(o, err);
 }
 
@@ -88,6 +92,52 @@ static gpp_status check_sample(const gpp__network *n, const gpp_tensor *sample,
     return GPP_OK;
 }
 
+/* --- where ------------------------------------------------------------------------------------ */
+
+/* Every layer has functions for a GPU. */
+static bool may_be_on_gpu(const gpp__network *n)
+{
+    for (int k = 0; k < n->nodes; k++) {
+        const gpp__layer *l = &n->node[k];
+        bool view = l->op->is_view && l->op->is_view(l);
+        if (l->op->may_stash_none || (!view && !l->op->cuda))
+            return false;
+    }
+    return true;
+}
+
+static bool may_use_gpus(const gpp__network *n, const gpp_profile_options *o)
+{
+    bool may = o->device ? gpp__devices_may_be_gpus(&o->device, 1, 1) : may_be_on_gpu(n);
+    return may || (o->beside_count &&
+                   gpp__devices_may_be_gpus(o->beside, o->beside_count, o->beside_count));
+}
+
+/* The runtime is not started: it is only asked for its GPUs, and only where one may be meant. To be
+ * released, also after a failure. */
+typedef struct machine {
+    gpp__runtime runtime;
+    bool asked;
+} machine;
+
+static gpp_status find_gpus(machine *m, const gpp__network *n, const gpp_profile_options *o,
+                            gpp__benches *benches, gpp_error *err)
+{
+    if (!may_use_gpus(n, o))
+        return GPP_OK;
+    gpp_status status =
+        gpp__runtime_draft_for(&m->runtime, &(gpp__wish){.partitions = benches->partitions}, err);
+    m->asked = status == GPP_OK;
+    benches->gpus = m->asked ? &m->runtime.gpus : NULL;
+    return status;
+}
+
+static void leave_gpus(machine *m)
+{
+    if (m->asked)
+        gpp__runtime_release(&m->runtime);
+}
+
 /* --- taking it -------------------------------------------------------------------------------- */
 
 typedef struct order {
@@ -96,26 +146,42 @@ typedef struct order {
     gpp_profile *profile;
 } order;
 
-static gpp_status take_here(const order *o, gpp__pool *pool, gpp__crew *crew, gpp_error *err)
+static gpp_status take_here(const order *o, const gpp__bench *bench, gpp__crew *crew,
+                            gpp_error *err)
 {
     gpp__layers layers;
-    gpp_status status = gpp__layers_init(&layers, &o->model->network, o->profile->rows,
-                                         gpp__pool_threads(pool), err);
+    gpp_status status = gpp__layers_init(&layers, &o->model->network, o->profile->rows, bench, err);
     if (status != GPP_OK)
         return status;
     status = gpp__layers_size(&layers, o->profile->layer, err);
     if (status == GPP_OK && !o->options->sizes_only)
-        status = gpp__layers_time(&layers, pool, crew, o->options, o->profile, err);
+        status = gpp__layers_time(&layers, bench, crew, o->options, o->profile, err);
     gpp__layers_release(&layers);
     return status;
 }
 
-static gpp_status take_on(gpp__pool *pool, gpp__crew *crew, int device, void *arg, gpp_error *err)
+static gpp_status take_on(const gpp__bench *bench, gpp__crew *crew, int device, void *arg,
+                          gpp_error *err)
 {
     const order *o = arg;
-    return device == 0 ? take_here(o, pool, crew, err)
-                       : gpp__network_sweep(&o->model->network, o->profile->rows, device, pool,
+    return device == 0 ? take_here(o, bench, crew, err)
+                       : gpp__network_sweep(&o->model->network, o->profile->rows, device, bench,
                                             crew, o->options, err);
+}
+
+static gpp_status take_there(const order *o, int partitions, gpp_error *err)
+{
+    gpp__benches benches = {o->options, partitions, NULL};
+    machine m = {.asked = false};
+    gpp_status status = find_gpus(&m, &o->model->network, o->options, &benches, err);
+    if (status == GPP_OK)
+        status = gpp__on_benches(&benches, o->profile, take_on, (void *)o, err);
+    if (status == GPP_OK && o->profile->gpu[0]) {
+        o->profile->cuda_math = o->options->cuda_math;
+        o->profile->cuda_any_algorithm = o->options->cuda_any_algorithm;
+    }
+    leave_gpus(&m);
+    return status;
 }
 
 static gpp_status begin_profile(const gpp_model *model, gpp_profile **profile, gpp_error *err)
@@ -147,18 +213,16 @@ static gpp_status take(gpp_profile *p, const gpp_model *model, int64_t rows, int
                        const gpp_profile_options *o, gpp_error *err)
 {
     const gpp__network *n = &model->network;
-    const gpp__cores cores = {o, partitions};
-    order all = {model, o, p};
+    const order all = {model, o, p};
     gpp_status status = find_rows(n, rows, o->rows, p->rows, err);
     if (status == GPP_OK)
         status = gpp__rows_check(n, p->rows, err);
     if (status == GPP_OK)
         status = check_sample(n, o->sample, p->rows, err);
     if (status == GPP_OK && o->sizes_only)
-        return take_here(&all, NULL, NULL, err);
+        return take_here(&all, &(gpp__bench){.device = "no device"}, NULL, err);
     p->beside = o->beside_count;
-    return status == GPP_OK ? gpp__on_cores(&cores, p->device, &p->threads, take_on, &all, err)
-                            : status;
+    return status == GPP_OK ? take_there(&all, partitions, err) : status;
 }
 
 gpp_status gpp__profile_take(gpp_profile **profile, const gpp_model *model, int64_t rows,

@@ -8,13 +8,20 @@
  * hwloc looks for displays through plugins that connect to every X server there might be, which
  * takes seconds where names are resolved slowly; we want none of it. And an idle StarPU copies from
  * GPUs what might have to make room one day: nothing of ours has to, its memory is all reserved.
+ *
+ * One trap is in the file system: see take_turn.
  */
 #include "graph/runtime.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "codelets/op.h"
 #include "sched/policy.h"
@@ -53,7 +60,7 @@ static void restore_variable(const char *name, char *value)
  * ------------------------------------------------------------------------------------------------------
  */
 
-static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
+static gpp_status read_topology(hwloc_topology_t *topology, gpp_error *err)
 {
     if (hwloc_topology_init(topology))
         return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot be started");
@@ -64,6 +71,15 @@ static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
         return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot read this machine's topology");
     }
     return GPP_OK;
+}
+
+/* hwloc asks the environment, which whoever starts StarPU changes meanwhile. */
+static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
+{
+    pthread_mutex_lock(&process.lock);
+    gpp_status status = read_topology(topology, err);
+    pthread_mutex_unlock(&process.lock);
+    return status;
 }
 
 /** Cores this process may use: hwloc lists the allowed ones, a binding may narrow them further. */
@@ -183,6 +199,57 @@ static const struct {
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
+/* --- one start at a time
+ * -------------------------------------------------------------------------------------------
+ */
+
+enum { LONGEST_TURN_MS = 60000, LOOK_MS = 5 };
+
+/* Where StarPU keeps what it has measured of the machine, or a folder above. NULL: not known. */
+static const char *measurements(void)
+{
+    static const char *const name[] = {"STARPU_PERF_MODEL_DIR", "STARPU_HOME", "XDG_CACHE_HOME",
+                                       "HOME"};
+    const char *path = NULL;
+    for (size_t k = 0; k < sizeof name / sizeof *name && !path; k++)
+        path = getenv(name[k]);
+    return path;
+}
+
+/*
+ * StarPU writes what it has measured when there is nothing yet, or the machine has other devices by
+ * now, and its files are there, empty, before it locks and fills them: a process that starts just
+ * then reads an empty one and aborts (check_bus_affinity_file of its perfmodel_bus.c, in 1.3.10 and
+ * in later ones). So processes that start with one folder take turns.
+ *
+ * The lock is on the folder itself: it leaves no file behind, and ends with its process. Where
+ * there can be none, or the other process does not come to an end, StarPU starts all the same.
+ * @return for end_turn
+ */
+static int take_turn(void)
+{
+    const char *path = measurements();
+    if (path)
+        mkdir(path, 0700); /* as StarPU is about to */
+    int folder = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    for (int ms = 0; folder >= 0 && flock(folder, LOCK_EX | LOCK_NB); ms += LOOK_MS) {
+        if (errno != EWOULDBLOCK || ms >= LONGEST_TURN_MS) {
+            close(folder);
+            return -1;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+    }
+    return folder;
+}
+
+static void end_turn(int folder)
+{
+    if (folder < 0)
+        return;
+    flock(folder, LOCK_UN); /* a child that was forked meanwhile may have it open, too */
+    close(folder);
+}
+
 static int init_quietly(struct starpu_conf *conf)
 {
     bool ours[SETTINGS];
@@ -209,7 +276,8 @@ static gpp_status start(hwloc_topology_t topology, const start_gpus *gpus, gpp_e
 {
     struct starpu_conf conf;
     configure(&conf, topology, gpus);
-    int ret = init_quietly(&conf);
+    int turn = take_turn(), ret = init_quietly(&conf);
+    end_turn(turn);
     if (ret == -ENODEV)
         return gpp__fail(err, GPP_ENODEV, "StarPU finds no CPU worker (is STARPU_NCPU 0?)");
     if (ret)

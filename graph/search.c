@@ -12,8 +12,9 @@
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* A pipe of all layers on one device: it checks loss, optimizer and the like, and knows layers,
- * cores and what lies beside parameters. Where layers are placed does not matter to it. */
+/* A pipe of all layers on one device, the first of the list: it checks loss, optimizer and the
+ * like, and knows layers, cores and what lies beside parameters. Where layers are placed does not
+ * matter to it. */
 static gpp_status make_plain(gpp__search *s, gpp_error *err)
 {
     gpp_model *copy;
@@ -28,8 +29,7 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
     }
     o.partitions = o.chunks = 1;
     o.balance = NULL;
-    o.devices = NULL;
-    o.device_count = 0;
+    o.device_count = o.devices ? 1 : 0;
     if (s->options.any_checkpoint) /* what only a budget may be given is checked, too */
         o.checkpoint =
             o.activation_limit || o.profile ? GPP_CHECKPOINT_BUDGET : GPP_CHECKPOINT_NEVER;
@@ -110,7 +110,7 @@ gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balanc
         o.activation_limit = 0;
         o.profile = NULL;
     } else if (!o.profile)
-        o.profile = gpp__site_profile(site, site->threads[0], choice->pieces.rows);
+        o.profile = gpp__site_profile(site, site->kind[0], choice->pieces.rows);
     return o;
 }
 
@@ -132,7 +132,7 @@ static gpp_status add_site(gpp__search *s, int partitions, bool asked_for, bool 
     gpp__site *site = &s->site[s->sites];
     gpp_error own = GPP_ERROR_INIT;
     gpp_status status = gpp__site_init(site, s, partitions, &own);
-    bool too_many = status == GPP_ENODEV && partitions > s->plain->runtime.workers;
+    bool too_many = status == GPP_ENODEV && partitions > s->machine.workers;
     bool useless = status == GPP_OK && !s->pipe.devices && !s->placed && site->devices < partitions;
     if (!asked_for && (too_many || useless)) {
         gpp__site_release(site);
@@ -400,6 +400,8 @@ static void release(gpp__search *s)
     free(s->joined);
     gpp__leanest_free(s->leanest);
     gpp_pipe_free(s->plain);
+    if (s->has_machine)
+        gpp__runtime_release(&s->machine);
 }
 
 static gpp_status search(gpp__search *s, gpp_plan_table *table, gpp_error *err)
@@ -407,6 +409,8 @@ static gpp_status search(gpp__search *s, gpp_plan_table *table, gpp_error *err)
     gpp_status status = make_plain(s, err);
     if (status == GPP_OK)
         status = know_layers(s, err);
+    if (status == GPP_OK)
+        status = gpp__search_machine(s, err);
     if (status == GPP_OK)
         status = gpp__search_pieces(&s->options, s->pipe.batch, &s->pieces, &s->piece_count, err);
     if (status == GPP_OK)

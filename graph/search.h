@@ -9,6 +9,7 @@
 
 #include <gridpipe/plan.h>
 
+#include "graph/forecast_times.h"
 #include "graph/pipe.h"
 
 /** The devices of pipes of so many partitions, and what is known about them. */
@@ -16,10 +17,10 @@ typedef struct gpp__site {
     int partitions, devices;
     int *device_of;              /* [partitions] */
     char (*name)[64];            /* [devices] */
-    int *threads;                /* [devices] */
+    int *kind;                   /* [devices] cores of each; 0: a GPU (gpp__profile_kind) */
     const char **spec;           /* [partitions] for gpp_pipe_options.devices; into `name`, or the
                                     caller's */
-    const gpp_profile **profile; /* [profiles] beside all others, of the same threads by ascending
+    const gpp_profile **profile; /* [profiles] beside all others, of the same kind by ascending
                                     rows; then [alone] of devices alone */
     int profiles, alone;
 } gpp__site;
@@ -67,7 +68,10 @@ typedef struct gpp__search {
     const gpp_model *model;
     gpp_pipe_options pipe; /* batch: that of the candidates at hand */
     gpp_plan_options options;
-    gpp_pipe *plain; /* draft of one partition, without placed layers */
+    gpp_pipe *plain;      /* draft of one partition, without placed layers */
+    gpp__runtime machine; /* what devices are chosen from; with GPUs where one may be meant */
+    bool has_machine;
+    bool gpus;       /* pipes without a list of devices go to GPUs */
     gpp__site *site; /* [sites] by ascending partitions */
     int sites;
     gpp__pieces *pieces; /* [piece_count] by ascending chunks */
@@ -114,9 +118,14 @@ gpp_status gpp__site_init(gpp__site *site, const gpp__search *search, int partit
 void gpp__site_release(gpp__site *site);
 /** Profiles for all pieces of all sites, as far as they are not given and worth taking. */
 gpp_status gpp__search_profiles(gpp__search *search, gpp_error *err);
-/** The profile of a device with so many threads whose rows are nearest, the smaller one where two
- * are as near. There is one. */
-const gpp_profile *gpp__site_profile(const gpp__site *site, int threads, int64_t rows);
+/** The profile of a device of this kind whose rows are nearest, the smaller one where two are as
+ * near. There is one. */
+const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t rows);
+/** Devices of the site that share memory with this one. */
+int gpp__site_others(const gpp__site *site, int device);
+/** The machine's GPUs, if candidates may be on some; then no candidate may need more memory than
+ * the smallest of them has. */
+gpp_status gpp__search_machine(gpp__search *search, gpp_error *err);
 /** Rows of the micro-batches a profile was taken of. */
 int64_t gpp__profile_rows(const gpp_profile *profile);
 

@@ -67,7 +67,7 @@ static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
     for (int j = 0; j < site->partitions; j++) {
         double *time = c->time + (size_t)j * (size_t)choice->search->model->count;
         const gpp_profile *p =
-            gpp__site_profile(site, site->threads[site->device_of[j]], choice->pieces.rows);
+            gpp__site_profile(site, site->kind[site->device_of[j]], choice->pieces.rows);
         double scale = (double)choice->pieces.rows / (double)gpp__profile_rows(p);
         for (int u = 0; u < p->layers; u++) {
             const gpp_layer_profile *l = &p->layer[u];
@@ -79,26 +79,56 @@ static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
     }
 }
 
-/* Only where the caller says that devices have memories of their own: a start is enough. */
+/* GPUs have memories of their own; other devices where the caller says so. */
+static bool are_apart(const gpp__choice *choice, int a, int b)
+{
+    const gpp_forecast_options *o = &choice->search->options.forecast;
+    const gpp__site *site = choice->site;
+    return o->node_of ? o->node_of[a] != o->node_of[b]
+                      : a != b && (site->kind[a] == 0 || site->kind[b] == 0);
+}
+
+/* As forecasts have it, but for GPUs whose links to other GPUs are of their own speed. */
+static double link_speed(const gpp__choice *choice, int device)
+{
+    const gpp_forecast_options *o = &choice->search->options.forecast;
+    const gpp__site *site = choice->site;
+    bool all_gpus = true;
+    for (int d = 0; d < site->devices; d++)
+        all_gpus = all_gpus && site->kind[d] == 0;
+    if (all_gpus && o->gpu_bytes_per_us > 0)
+        return o->gpu_bytes_per_us;
+    if (o->bytes_per_us > 0)
+        return o->bytes_per_us;
+    for (int d = 0; d < site->devices; d++) {
+        const gpp_profile *p =
+            site->kind[d] ? NULL : gpp__site_profile(site, 0, choice->pieces.rows);
+        if (p && p->link_bytes_per_us > 0 && (d == device || are_apart(choice, d, device)))
+            return p->link_bytes_per_us;
+    }
+    return GPP_FORECAST_BYTES_PER_US;
+}
+
+/* A start is enough. */
 static void price_links(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp_forecast_options *o = &choice->search->options.forecast;
     const gpp__site *site = choice->site;
-    for (int j = 0; o->node_of && j < site->partitions; j++) {
+    for (int j = 0; j < site->partitions; j++) {
         bool apart = false;
         for (int d = 0; d < site->devices; d++)
-            apart |= o->node_of[d] != o->node_of[site->device_of[j]];
+            apart |= are_apart(choice, d, site->device_of[j]);
         if (!apart)
             continue;
         c->device[j].link_us = o->link_us;
-        c->device[j].bytes_per_us = o->bytes_per_us;
+        c->device[j].bytes_per_us = link_speed(choice, site->device_of[j]);
     }
 }
 
 static void size_layers(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp_profile *p =
-        gpp__site_profile(choice->site, choice->site->threads[0], choice->pieces.rows);
+        gpp__site_profile(choice->site, choice->site->kind[0], choice->pieces.rows);
     double scale = (double)choice->pieces.rows / (double)gpp__profile_rows(p);
     for (int u = 0; u < p->layers; u++)
         c->tape[u] = (size_t)(scale * (double)p->layer[u].activation_bytes);

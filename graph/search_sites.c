@@ -2,7 +2,8 @@
  * graph/search_sites.c: where pipes of a search would run, and profiles of the model there.
  *
  * One profile serves all devices of a site with as many cores, and is taken while the others of
- * that site are busy with the same; another one tells what a device does while the others wait.
+ * that site are busy with the same; another one tells what a device does while the others wait. One
+ * that is taken on a GPU alone serves all GPUs.
  * Rows are taken by ascending number, so that what is known about few tells what it would cost to
  * measure more: from where a single sweep takes longer than a profile may, or needs more memory
  * than all devices are allowed to have, times are taken in proportion. Profiles that are slower
@@ -37,12 +38,12 @@ static int placements(const gpp_model *m, const char *list[])
 static gpp_status copy_devices(gpp__site *site, const gpp__device *device, gpp_error *err)
 {
     site->name = calloc((size_t)site->devices, sizeof *site->name);
-    site->threads = calloc((size_t)site->devices, sizeof *site->threads);
-    if (!site->name || !site->threads)
+    site->kind = calloc((size_t)site->devices, sizeof *site->kind);
+    if (!site->name || !site->kind)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", site->devices);
     for (int d = 0; d < site->devices; d++) {
         memcpy(site->name[d], device[d].name, sizeof site->name[d]);
-        site->threads[d] = device[d].cores;
+        site->kind[d] = device[d].cores;
     }
     return GPP_OK;
 }
@@ -50,14 +51,59 @@ static gpp_status copy_devices(gpp__site *site, const gpp__device *device, gpp_e
 static gpp_status find_devices(gpp__site *site, const gpp__search *s, bool listed, gpp_error *err)
 {
     gpp__device *device;
-    const gpp__runtime *runtime = &s->plain->runtime;
-    gpp_status status = gpp__devices_new(
-        runtime->topology, listed ? site->spec : NULL, listed ? site->partitions : 0,
-        site->partitions, runtime->workers, &device, &site->devices, site->device_of, err);
+    gpp__offer offer = gpp__runtime_offer(&s->machine);
+    if (!listed && !s->gpus)
+        offer.gpus = NULL;
+    gpp_status status =
+        gpp__devices_choose(&offer, listed ? site->spec : NULL, listed ? site->partitions : 0,
+                            site->partitions, &device, &site->devices, site->device_of, err);
     if (status != GPP_OK)
         return status;
     status = copy_devices(site, device, err);
     gpp__devices_free(device, site->devices);
+    return status;
+}
+
+/* Some layer is placed on a GPU. */
+static bool may_be_placed_on_gpus(const gpp_model *m)
+{
+    for (int u = 0; u < m->count; u++) {
+        const char *device = m->unit[u].device;
+        if (device && gpp__devices_may_be_gpus(&device, 1, 1))
+            return true;
+    }
+    return false;
+}
+
+/* Of all GPUs that may be meant. */
+static void limit_memory(gpp__search *s)
+{
+    const gpp_pipe_options *o = &s->pipe;
+    for (int k = 0; k < s->machine.gpus.count; k++) {
+        const gpp__device gpu = {.kind = GPP__DEVICE_CUDA, .ordinal = s->machine.gpus.ordinal[k]};
+        char name[24];
+        bool meant = !o->devices;
+        snprintf(name, sizeof name, "cuda:%d", gpu.ordinal);
+        for (int d = 0; o->devices && d < o->device_count; d++)
+            meant |= strcmp(o->devices[d], name) == 0;
+        size_t has = meant ? gpp__runtime_memory(&s->machine, &gpu) : 0;
+        if (has && (!o->memory_limit || has < o->memory_limit))
+            s->pipe.memory_limit = has;
+    }
+}
+
+gpp_status gpp__search_machine(gpp__search *s, gpp_error *err)
+{
+    const gpp_pipe_options *o = &s->pipe;
+    s->gpus = !o->devices && s->plain->device[0].kind == GPP__DEVICE_CUDA;
+    bool may =
+        s->gpus || may_be_placed_on_gpus(s->model) ||
+        (o->devices && gpp__devices_may_be_gpus(o->devices, o->device_count, o->device_count));
+    const gpp__wish all = {.partitions = 1}, none = {0};
+    gpp_status status = gpp__runtime_draft_for(&s->machine, may ? &all : &none, err);
+    s->has_machine = status == GPP_OK;
+    if (status == GPP_OK)
+        limit_memory(s);
     return status;
 }
 
@@ -84,7 +130,7 @@ void gpp__site_release(gpp__site *site)
 {
     free(site->device_of);
     free(site->name);
-    free(site->threads);
+    free(site->kind);
     free(site->spec);
     free(site->profile);
 }
@@ -99,12 +145,20 @@ int64_t gpp__profile_rows(const gpp_profile *p)
     return p->rows[b];
 }
 
-const gpp_profile *gpp__site_profile(const gpp__site *site, int threads, int64_t rows)
+int gpp__site_others(const gpp__site *site, int device)
+{
+    int others = 0;
+    for (int d = 0; d < site->devices && site->kind[device]; d++)
+        others += d != device && site->kind[d];
+    return others;
+}
+
+const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t rows)
 {
     const gpp_profile *best = NULL;
     for (int k = 0; k < site->profiles; k++) {
         const gpp_profile *p = site->profile[k];
-        if (p->threads != threads)
+        if (gpp__profile_kind(p) != kind)
             continue;
         if (!best || llabs(gpp__profile_rows(p) - rows) < llabs(gpp__profile_rows(best) - rows))
             best = p;
@@ -114,21 +168,21 @@ const gpp_profile *gpp__site_profile(const gpp__site *site, int threads, int64_t
 
 /* One that was given, taken beside as many others as comes nearest, or `exactly` so many; else one
  * that was taken before. */
-static const gpp_profile *find_profile(const gpp__search *s, int threads, int64_t rows, int others,
+static const gpp_profile *find_profile(const gpp__search *s, int kind, int64_t rows, int others,
                                        bool exactly)
 {
     const gpp_forecast_options *o = &s->options.forecast;
     const gpp_profile *best = NULL;
     for (int k = 0; k < o->profiles; k++) {
         const gpp_profile *p = o->profile[k];
-        if (p->threads == threads && gpp__profile_rows(p) == rows &&
+        if (gpp__profile_kind(p) == kind && gpp__profile_rows(p) == rows &&
             (!exactly || p->beside == others) &&
             (!best || abs(p->beside - others) < abs(best->beside - others)))
             best = p;
     }
     for (int k = 0; !best && k < s->taken_count; k++) {
         const gpp_profile *p = s->taken[k];
-        if (p->threads == threads && gpp__profile_rows(p) == rows && p->beside == others)
+        if (gpp__profile_kind(p) == kind && gpp__profile_rows(p) == rows && p->beside == others)
             best = p;
     }
     return best;
@@ -136,9 +190,9 @@ static const gpp_profile *find_profile(const gpp__search *s, int threads, int64_
 
 /* Measuring so many rows is possible within the time and memory there is, for all that is known
  * from fewer. */
-static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int threads, int64_t rows)
+static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int kind, int64_t rows)
 {
-    const gpp_profile *p = gpp__site_profile(site, threads, rows);
+    const gpp_profile *p = gpp__site_profile(site, kind, rows);
     double sweep_us = 0, bytes = 0, scale;
     if (!p)
         return true;
@@ -161,13 +215,15 @@ static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_
     const char **beside = calloc((size_t)site->devices, sizeof *beside);
     if (!beside)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", site->devices);
-    for (int d = 0; d < site->devices && !alone; d++)
-        if (d != device)
+    for (int d = 0; d < site->devices && !alone && site->kind[device]; d++)
+        if (d != device && site->kind[d])
             beside[o.beside_count++] = site->name[d];
     o.beside = o.beside_count ? beside : NULL;
     o.device = site->name[device];
     o.timeout_ms = s->options.forecast.timeout_ms;
     o.seed = s->pipe.seed;
+    o.cuda_math = s->pipe.cuda_math;
+    o.cuda_any_algorithm = s->pipe.cuda_any_algorithm;
     gpp_status status = gpp_profile_new(&s->taken[s->taken_count], s->model, rows, &o, err);
     s->taken_count += status == GPP_OK;
     free(beside);
@@ -177,9 +233,9 @@ static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_
 static gpp_status add_profile(gpp__search *s, gpp__site *site, int device, int64_t rows,
                               gpp_error *err)
 {
-    int threads = site->threads[device];
-    const gpp_profile *p = find_profile(s, threads, rows, site->devices - 1, false);
-    if (!p && !is_worth_taking(s, site, threads, rows))
+    int kind = site->kind[device];
+    const gpp_profile *p = find_profile(s, kind, rows, gpp__site_others(site, device), false);
+    if (!p && !is_worth_taking(s, site, kind, rows))
         return GPP_OK;
     gpp_status status = p ? GPP_OK : take(s, site, device, rows, false, err);
     if (status == GPP_OK)
@@ -201,12 +257,12 @@ static gpp_status add_alone(gpp__search *s, gpp__site *site, int k, gpp_error *e
 {
     const gpp_profile *p = site->profile[k];
     int64_t rows = gpp__profile_rows(p);
-    const gpp_profile *alone = find_profile(s, p->threads, rows, 0, true);
+    const gpp_profile *alone = find_profile(s, gpp__profile_kind(p), rows, 0, true);
     bool wanted = is_taken(s, p) && (k % 2 == 0 || k == site->profiles - 1);
     int device = 0;
     if (p->beside == 0 || (!alone && !wanted))
         return GPP_OK;
-    while (site->threads[device] != p->threads)
+    while (site->kind[device] != gpp__profile_kind(p))
         device++;
     gpp_status status = alone ? GPP_OK : take(s, site, device, rows, true, err);
     if (status == GPP_OK)
@@ -218,7 +274,7 @@ static gpp_status add_alone(gpp__search *s, gpp__site *site, int k, gpp_error *e
 static bool is_first_of_its_kind(const gpp__site *site, int device)
 {
     for (int d = 0; d < device; d++)
-        if (site->threads[d] == site->threads[device])
+        if (site->kind[d] == site->kind[device])
             return false;
     return true;
 }
@@ -250,7 +306,8 @@ static const gpp_profile *neighbour(const gpp__site *site, int k, int step)
 {
     const gpp_profile *p = site->profile[k];
     for (k += step; k >= 0 && k < site->profiles + site->alone; k += step)
-        if (site->profile[k]->threads == p->threads && site->profile[k]->beside == p->beside)
+        if (gpp__profile_kind(site->profile[k]) == gpp__profile_kind(p) &&
+            site->profile[k]->beside == p->beside)
             return site->profile[k];
     return NULL;
 }
@@ -302,7 +359,7 @@ static gpp_status take_again(gpp__search *s, const gpp__site *site, gpp_error *e
         int device = 0;
         if (!is_taken(s, p) || !is_doubtful(site, k))
             continue;
-        while (site->threads[device] != p->threads)
+        while (site->kind[device] != gpp__profile_kind(p))
             device++;
         status = take(s, site, device, gpp__profile_rows(p), k >= site->profiles, err);
         if (status == GPP_OK)

@@ -47,7 +47,7 @@ static void find_fullest(gpp__trial *t, int devices)
 static double whole_work_ms(const gpp__choice *choice)
 {
     const gpp__site *site = choice->site;
-    const gpp_profile *p = gpp__site_profile(site, site->threads[0], choice->pieces.rows);
+    const gpp_profile *p = gpp__site_profile(site, site->kind[0], choice->pieces.rows);
     double us = 0;
     for (int u = 0; u < p->layers; u++)
         us += p->layer[u].recompute_us + p->layer[u].backward_us;

@@ -80,10 +80,13 @@ static void explain_work(const gpp__search *s, const gpp__considered *e,
                          const gpp__considered *best, phrase out)
 {
     int more = percent(e->trial.work_ms / best->trial.work_ms - 1);
-    if (e->site != best->site)
+    if (e->site != best->site && e->site->kind[0] == 0)
+        snprintf(out, sizeof(phrase), "layers take %d %% longer on %d GPU%s", more,
+                 e->site->devices, plural(e->site->devices));
+    else if (e->site != best->site)
         snprintf(out, sizeof(phrase), "layers take %d %% longer on %d device%s of %d core%s", more,
-                 e->site->devices, plural(e->site->devices), e->site->threads[0],
-                 plural(e->site->threads[0]));
+                 e->site->devices, plural(e->site->devices), e->site->kind[0],
+                 plural(e->site->kind[0]));
     else
         snprintf(out, sizeof(phrase), "layers take %d %% longer with %lld rows at a time", more,
                  (long long)rows_of(e, s->pipe.batch));

@@ -286,7 +286,7 @@ Test(forecast, wrong_calls_are_refused)
         {"GPP_FORECAST_OPTIONS_INIT", 2},
         {"profiles are given, their number is 0", 3},
         {"task_us and link_us must be >= 0", 4},
-        {"bytes_per_us must be > 0", 5},
+        {"bytes_per_us and gpu_bytes_per_us must be >= 0", 5},
         {"has no times", 6},
         {"no profile was taken on 1 cores", 7},
         {"node_of[0] must be 0 ... 1023", 8},
@@ -305,7 +305,7 @@ Test(forecast, wrong_calls_are_refused)
         o.batch = what == 0 ? 0 : 16;
         how.struct_size -= what == 2;
         how.task_us = what == 4 ? -1 : 1;
-        how.bytes_per_us = what == 5 ? 0 : 1;
+        how.bytes_per_us = what == 5 ? -1 : 1;
         how.node_of = what == 8 ? (int[]){-1} : NULL;
         p->threads = what == 6 ? 0 : what == 7 ? 99 : threads;
         cr_expect_eq(gpp_forecast_new(&f, model, &o, &how, &err), GPP_EINVAL, "%s",

@@ -48,7 +48,7 @@ static gpp__sim_result simulate(const gpp__plan *plan)
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
         buffer[k] =
-            (gpp__sim_buffer){b->bytes << 12, b->device, b->other, b->cls <= GPP__OPTIMIZER};
+            (gpp__sim_buffer){b->bytes << 12, b->device, b->other, b->cls <= GPP__OPTIMIZER, false};
     }
     gpp__sim_spec spec = {.devices = plan->shape.devices,
                           .tasks = plan->tasks,

@@ -675,109 +675,109 @@ Test(profile, wrong_calls_are_refused)
         {"negative time",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, -1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, -1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "timeout_ms"},
         {"no time",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, NAN, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, NAN, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "timeout_ms"},
         {"precision",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, NAN, 0, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, NAN, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "precision"},
         {"warm-up",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, -1, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, -1, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "warmup"},
         {"no sweeps",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "max_sweeps"},
         {"no such device",
          model,
          2,
-         {sizeof(gpp_profile_options), "cpu:9999", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), "cpu:9999", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_ENODEV,
          "no core 9999"},
         {"no device",
          model,
          2,
-         {sizeof(gpp_profile_options), "toaster", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), "toaster", 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
          GPP_EINVAL,
          "toaster"},
         {"rows of the sample",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &few, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &few, 0, 0, 0, 0, 0, 0},
          GPP_ESHAPE,
          "2 rows of (4)"},
         {"its width",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &wide, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &wide, 0, 0, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
         {"its type",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &kind, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &kind, 0, 0, 0, 0, 0, 0},
          GPP_ESHAPE,
          "float32"},
         {"its data",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &none, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &none, 0, 0, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
         {"its rank",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &flat, 0, 0, 0, 0},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, &flat, 0, 0, 0, 0, 0, 0},
          GPP_ESHAPE,
          "sample[0]"},
         {"fewer than none beside",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, -1},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, -1, 0, 0},
          GPP_EINVAL,
          "got -1"},
         {"no list of devices beside",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, NULL, 1},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, NULL, 1, 0, 0},
          GPP_EINVAL,
          "beside is NULL"},
         {"no device in it",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, missing, 1},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, missing, 1, 0, 0},
          GPP_EINVAL,
          "beside[0]"},
         {"no such kind of device beside",
          model,
          2,
-         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, odd, 1},
+         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, odd, 1, 0, 0},
          GPP_EINVAL,
          "toaster"},
         {"the device itself beside",
          model,
          2,
-         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, same, 1},
+         {sizeof(gpp_profile_options), "cpu:0", 1, 0, 0, 1, 0, 0, 0, 0, same, 1, 0, 0},
          GPP_EINVAL,
          "overlaps device \"cpu:0\""},
         {"a part of it beside",
          model,
          2,
-         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, 1},
+         {sizeof(gpp_profile_options), NULL, 1, 0, 0, 1, 0, 0, 0, 0, same, 1, 0, 0},
          GPP_EINVAL,
          "overlaps"},
     };
@@ -1150,6 +1150,60 @@ static const char golden[] =
     "operator 0 conv2d 12000 12300 30000\n"
     "operator 1 my_relu 1 2 4\n";
 
+/* A profile of a GPU has the same, and what is said of the GPU. */
+static const char gpu_lines[] = "device cuda:1\n"
+                                "gpu NVIDIA H200 (1)\n"
+                                "cuda_math 2\n"
+                                "cuda_any_algorithm 1\n"
+                                "link_bytes_per_us 25000\n";
+
+/* @param text  [2048] out */
+static const char *golden_of_gpu(char *text)
+{
+    static const char device[] = "device cpu:0-3,8\n";
+    const char *at = strstr(golden, device);
+    snprintf(text, 2048, "%.*s%s%s", (int)(at - golden), golden, gpu_lines, at + sizeof device - 1);
+    return text;
+}
+
+Test(profile, a_profile_of_a_gpu_in_a_file_says_which_and_how_it_computes)
+{
+    scratch s = scratch_file();
+    char text[2048];
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_profile *p;
+    size_t length;
+    put(&s, golden_of_gpu(text), strlen(golden_of_gpu(text)));
+    cr_assert_eq(gpp_profile_read(&p, s.path, &err), GPP_OK, "%s", err.msg);
+    cr_expect_str_eq(p->device, "cuda:1");
+    cr_expect_str_eq(p->gpu, "NVIDIA H200 (1)");
+    cr_expect(p->cuda_math == GPP_MATH_BF16 && p->cuda_any_algorithm &&
+              p->link_bytes_per_us == 25000 && p->bytes_per_us == 17000 && p->threads == 5);
+    cr_assert_eq(gpp_profile_write(p, s.path, &err), GPP_OK, "%s", err.msg);
+    cr_expect_str_eq(get(&s, &length), text);
+    const struct {
+        const char *says;
+        const char *device, *gpu;
+        int math;
+        double speed;
+    } wrong[] = {{"with a GPU", "cpu:0", "NVIDIA H200", 0, 1},
+                 {"no name of the GPU", "cuda:0", "", 0, 1},
+                 {"no name of the GPU", "cuda:0", "NVIDIA\nH200", 0, 1},
+                 {"cuda_math is 3", "cuda:0", "NVIDIA H200", 3, 1},
+                 {"link_bytes_per_us is", "cuda:0", "NVIDIA H200", 0, NAN}};
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        gpp_error own = GPP_ERROR_INIT;
+        strcpy(p->device, wrong[k].device);
+        strcpy(p->gpu, wrong[k].gpu);
+        p->cuda_math = (gpp_math)wrong[k].math;
+        p->link_bytes_per_us = wrong[k].speed;
+        cr_expect_eq(gpp_profile_write(p, s.path, &own), GPP_EINVAL, "%s", wrong[k].says);
+        cr_expect(strstr(own.msg, wrong[k].says), "%s", own.msg);
+    }
+    gpp_profile_free(p);
+    unlink(s.path);
+}
+
 Test(profile, a_profile_in_a_file_is_the_one_that_was_written)
 {
     scratch s = scratch_file();
@@ -1210,56 +1264,67 @@ Test(profile, a_profile_in_a_file_is_the_one_that_was_written)
 static const struct damage {
     const char *why, *old, *new;
     int line;
+    bool gpu;
 } damages[] = {
-    {"another kind of file", "gridpipe-profile", "gridpipe-model", 1},
-    {"an earlier version", "profile 2", "profile 1", 1},
-    {"a later version", "profile 2", "profile 20", 1},
-    {"two spaces", "device ", "device  ", 2},
-    {"no device", "device cpu:0-3,8", "device ", 2},
-    {"two devices", "cpu:0-3,8", "cpu:0-3 cpu:8", 2},
+    {"another kind of file", "gridpipe-profile", "gridpipe-model", 1, false},
+    {"an earlier version", "profile 2", "profile 1", 1, false},
+    {"a later version", "profile 2", "profile 20", 1, false},
+    {"two spaces", "device ", "device  ", 2, false},
+    {"no device", "device cpu:0-3,8", "device ", 2, false},
+    {"two devices", "cpu:0-3,8", "cpu:0-3 cpu:8", 2, false},
     {"too long a device", "cpu:0-3,8",
-     "cpu:00000000000000000000000000000000000000000000000000000000000000000000000", 2},
-    {"a negative number", "threads 5", "threads -5", 3},
-    {"no number", "threads 5", "threads five", 3},
-    {"too large a number", "threads 5", "threads 2147483648", 3},
-    {"a line of the version before", "beside 3\n", "", 4},
-    {"a speed with a fraction", "us 17000", "us 1.7", 5},
-    {"three rows", "rows 32 0 7 0", "rows 32 0 7", 6},
-    {"five rows", "rows 32 0 7 0", "rows 32 0 7 0 0", 6},
-    {"a number with something behind", "sweeps 25", "sweeps 25x", 7},
-    {"a number no type holds", "sweeps 25", "sweeps 99999999999999999999999999", 7},
-    {"neither 0 nor 1", "precise 1", "precise 2", 8},
-    {"a key that is not expected", "layers 2", "layer 2", 9},
-    {"too many layers", "layers 2", "layers 1048577", 9},
-    {"more layers than there are", "layers 2", "layers 3", 15},
-    {"fewer layers than there are", "layers 2", "layers 1", 13},
-    {"too many operators", "operators 3", "operators 16777217", 10},
-    {"more operators than there are", "operators 3", "operators 4", 18},
-    {"fewer operators than there are", "operators 3", "operators 2", 17},
-    {"no label", "layer conv_1 ", "layer ", 12},
-    {"a label that is none", "conv_1", "conv\"1", 12},
+     "cpu:00000000000000000000000000000000000000000000000000000000000000000000000", 2, false},
+    {"a negative number", "threads 5", "threads -5", 3, false},
+    {"no number", "threads 5", "threads five", 3, false},
+    {"too large a number", "threads 5", "threads 2147483648", 3, false},
+    {"a line of the version before", "beside 3\n", "", 4, false},
+    {"a speed with a fraction", "us 17000", "us 1.7", 5, false},
+    {"three rows", "rows 32 0 7 0", "rows 32 0 7", 6, false},
+    {"five rows", "rows 32 0 7 0", "rows 32 0 7 0 0", 6, false},
+    {"a number with something behind", "sweeps 25", "sweeps 25x", 7, false},
+    {"a number no type holds", "sweeps 25", "sweeps 99999999999999999999999999", 7, false},
+    {"neither 0 nor 1", "precise 1", "precise 2", 8, false},
+    {"a key that is not expected", "layers 2", "layer 2", 9, false},
+    {"too many layers", "layers 2", "layers 1048577", 9, false},
+    {"more layers than there are", "layers 2", "layers 3", 15, false},
+    {"fewer layers than there are", "layers 2", "layers 1", 13, false},
+    {"too many operators", "operators 3", "operators 16777217", 10, false},
+    {"more operators than there are", "operators 3", "operators 4", 18, false},
+    {"fewer operators than there are", "operators 3", "operators 2", 17, false},
+    {"no label", "layer conv_1 ", "layer ", 12, false},
+    {"a label that is none", "conv_1", "conv\"1", 12, false},
     {"too long a label", "conv_1",
-     "c0000000000000000000000000000000000000000000000000000000000000000", 12},
-    {"a time below zero", "12500", "-1", 12},
-    {"a time with a fraction", "12500", "12.5", 12},
-    {"a time that is too long", "12500", "9007199254740993", 12},
-    {"more bytes than there can be", "18446744073709551615", "18446744073709551616", 13},
-    {"many more", "18446744073709551615", "184467440737095516160", 13},
-    {"a number too many", "7 8\n", "7 8 9\n", 13},
-    {"a number too few", "7 8\n", "7\n", 13},
-    {"a space at the end", "7 8\n", "7 8 \n", 13},
-    {"an operator of no layer", "operator 1 ", "operator 2 ", 17},
-    {"an operator of an earlier layer", "operator 0 channels_last", "operator 1 channels_last", 16},
-    {"an operator without a layer", "operator 1 my_relu", "operator my_relu", 17},
-    {"an operator without a name", "operator 1 my_relu", "operator 1", 17},
-    {"a name that is none", "my_relu", "my/relu", 17},
-    {"too long a name", "my_relu", "m0000000000000000000000000000000", 17},
-    {"an operator's time that is too long", "30000", "9007199254740993", 16},
-    {"a time too few", "1 2 4\n", "1 2\n", 17},
-    {"a time too many", "1 2 4\n", "1 2 4 8\n", 17},
-    {"a line too many", "1 2 4\n", "1 2 4\n\n", 18},
-    {"no end of the last line", "1 2 4\n", "1 2 4", 17},
-    {"a carriage return", "threads 5\n", "threads 5\r\n", 3},
+     "c0000000000000000000000000000000000000000000000000000000000000000", 12, false},
+    {"a time below zero", "12500", "-1", 12, false},
+    {"a time with a fraction", "12500", "12.5", 12, false},
+    {"a time that is too long", "12500", "9007199254740993", 12, false},
+    {"more bytes than there can be", "18446744073709551615", "18446744073709551616", 13, false},
+    {"many more", "18446744073709551615", "184467440737095516160", 13, false},
+    {"a number too many", "7 8\n", "7 8 9\n", 13, false},
+    {"a number too few", "7 8\n", "7\n", 13, false},
+    {"a space at the end", "7 8\n", "7 8 \n", 13, false},
+    {"an operator of no layer", "operator 1 ", "operator 2 ", 17, false},
+    {"an operator of an earlier layer", "operator 0 channels_last", "operator 1 channels_last", 16,
+     false},
+    {"an operator without a layer", "operator 1 my_relu", "operator my_relu", 17, false},
+    {"an operator without a name", "operator 1 my_relu", "operator 1", 17, false},
+    {"a name that is none", "my_relu", "my/relu", 17, false},
+    {"too long a name", "my_relu", "m0000000000000000000000000000000", 17, false},
+    {"an operator's time that is too long", "30000", "9007199254740993", 16, false},
+    {"a time too few", "1 2 4\n", "1 2\n", 17, false},
+    {"a time too many", "1 2 4\n", "1 2 4 8\n", 17, false},
+    {"a line too many", "1 2 4\n", "1 2 4\n\n", 18, false},
+    {"no end of the last line", "1 2 4\n", "1 2 4", 17, false},
+    {"a carriage return", "threads 5\n", "threads 5\r\n", 3, false},
+    {"a GPU without a name", "gpu NVIDIA H200 (1)\n", "", 3, true},
+    {"an empty name", "NVIDIA H200 (1)", "", 3, true},
+    {"a name that is too long", "H200",
+     "H00000000000000000000000000000000000000000000000000000000000000", 3, true},
+    {"a name that ends with a space", "(1)\n", "(1) \n", 3, true},
+    {"products of another kind", "cuda_math 2", "cuda_math 3", 4, true},
+    {"no word on algorithms", "cuda_any_algorithm 1\n", "", 5, true},
+    {"a speed below zero", "link_bytes_per_us 25000", "link_bytes_per_us -1", 6, true},
+    {"cores with a GPU", "device cuda:1", "device cpu:1", 3, true},
 };
 
 Test(profile, files_that_are_no_profiles_are_refused_with_the_line)
@@ -1267,12 +1332,13 @@ Test(profile, files_that_are_no_profiles_are_refused_with_the_line)
     scratch s = scratch_file();
     for (size_t k = 0; k < sizeof damages / sizeof *damages; k++) {
         const struct damage *d = &damages[k];
-        char text[2048], line[24];
-        const char *at = strstr(golden, d->old);
+        char text[2048], line[24], gpu[2048];
+        const char *whole = d->gpu ? golden_of_gpu(gpu) : golden;
+        const char *at = strstr(whole, d->old);
         gpp_error err = GPP_ERROR_INIT;
         gpp_profile *p = (gpp_profile *)&err;
         cr_assert(at, "%s", d->why);
-        int length = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - golden), golden, d->new,
+        int length = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - whole), whole, d->new,
                               at + strlen(d->old));
         put(&s, text, (size_t)length);
         gpp_status status = gpp_profile_read(&p, s.path, &err);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,6 +37,47 @@ Test(runtime, starts_and_stops_with_the_pipes)
     }
     cr_expect_not(starpu_is_initialized());
     test_trace_free(&first);
+}
+
+enum { AT_ONCE = 8 };
+
+/* Starts when the other end of `go` is closed; the exit status is 0 when that went well. */
+static pid_t start_process(const int go[2], const char *home)
+{
+    pid_t child = fork();
+    if (child != 0)
+        return child;
+    gpp__runtime r;
+    char nothing;
+    close(go[1]);
+    setenv("STARPU_HOME", home, 1);
+    (void)!read(go[0], &nothing, 1);
+    if (gpp__runtime_acquire(&r, NULL) != GPP_OK)
+        _exit(1);
+    gpp__runtime_release(&r);
+    _exit(0);
+}
+
+/* StarPU measures the machine then, and by itself ends a process that comes upon half of that: at
+ * least one of these, in most runs. */
+Test(runtime, processes_may_start_at_once_on_an_empty_home)
+{
+    for (int round = 0; round < 8; round++) {
+        char home[] = "/tmp/gridpipe-home-XXXXXX", command[64];
+        int go[2], status;
+        pid_t child[AT_ONCE];
+        cr_assert(mkdtemp(home) && pipe(go) == 0);
+        for (int k = 0; k < AT_ONCE; k++)
+            child[k] = start_process(go, home);
+        close(go[0]);
+        close(go[1]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            cr_assert_eq(waitpid(child[k], &status, 0), child[k]);
+            cr_expect_eq(status, 0, "round %d, process %d: status %x", round, k, (unsigned)status);
+        }
+        snprintf(command, sizeof command, "rm -rf %s", home);
+        cr_expect_eq(system(command), 0);
+    }
 }
 
 /* Starting StarPU takes some variables away and sets others. */

@@ -247,6 +247,26 @@ Test(simulate, data_comes_from_its_writer_over_the_link_between_the_two_nodes)
     gpp__sim_release(&r);
 }
 
+/* Buffer 0 is on device 1's node, or comes from node 0: 0.02 ms, and is there for the second task.
+ */
+Test(simulate, what_is_lent_comes_from_the_hosts_node_once)
+{
+    static const struct line line[MAX_TASKS] = {{1, 1, "r0"}, {1, 1, "r0"}, {0}};
+    for (int lent = 0; lent < 2; lent++) {
+        script s;
+        script_init(&s, line);
+        script_links(&s);
+        s.buffer[0].device = 1;
+        s.buffer[0].lent = lent;
+        gpp__sim_result r = run(&s.spec);
+        cr_expect_float_eq(r.start_ms[0], lent * 0.02, 1e-9, "times are sums of few doubles");
+        cr_expect_float_eq(r.start_ms[1], 1 + lent * 0.02, 1e-9);
+        cr_expect_eq(r.transfers, (size_t)lent);
+        cr_expect_eq(r.device[1].live_bytes, 1000, "it is there, or room for it");
+        gpp__sim_release(&r);
+    }
+}
+
 /* --- idle times */
 
 Test(simulate, idle_time_is_told_apart_by_its_reason)
@@ -367,7 +387,7 @@ Test(simulate, a_buffer_is_alive_while_somebody_needs_what_is_in_it)
         for (int b = 0; b < MAX_BUFFERS; b++)
             s.buffer[b] = (gpp__sim_buffer){1000, c->buffer[b].device,
                                             c->buffer[b].other == 0 ? -1 : c->buffer[b].other,
-                                            c->buffer[b].lasting};
+                                            c->buffer[b].lasting, false};
         gpp__sim_result r = run(&s.spec);
         cr_expect_eq(r.points, c->points, "%s: %zu points", c->why, r.points);
         for (size_t p = 0; p < r.points && p < c->points; p++)
@@ -404,7 +424,7 @@ static listed list_plan(const gpp__plan *plan, const double ms[])
     }
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls)};
+        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false};
     }
     l.spec = (gpp__sim_spec){.devices = plan->shape.devices,
                              .tasks = plan->tasks,

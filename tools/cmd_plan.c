@@ -34,6 +34,7 @@ static void set_links(const plan_settings *how, gpp_forecast_options *o)
 {
     o->link_us = how->link_us >= 0 ? how->link_us : o->link_us;
     o->bytes_per_us = how->link_bandwidth >= 0 ? 1000 * how->link_bandwidth : o->bytes_per_us;
+    o->gpu_bytes_per_us = how->gpu_bandwidth >= 0 ? 1000 * how->gpu_bandwidth : o->gpu_bytes_per_us;
     o->task_us = how->task_us >= 0 ? how->task_us : o->task_us;
     o->timeout_ms = how->timeout >= 0 ? how->timeout : o->timeout_ms;
 }
@@ -111,12 +112,26 @@ static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forec
     return status;
 }
 
-/* With the given profiles and those that the search has taken on so many devices at work. */
+/* Sets of cores that the candidate uses, besides one of them. */
+static int other_cores(const gpp_candidate *c)
+{
+    int count = 0;
+    for (int j = 0; j < c->partitions; j++) {
+        int k = 0;
+        while (k < j && strcmp(c->device[k], c->device[j]) != 0)
+            k++;
+        count += k == j && strncmp(c->device[j], "cuda:", 5) != 0;
+    }
+    return count > 0 ? count - 1 : 0;
+}
+
+/* With the given profiles and those that the search has taken on so many devices at work, or on a
+ * GPU. */
 static gpp_status predict(plan_result *r, const gpp_model *model, const gpp_forecast_options *fo,
                           gpp_error *err)
 {
     int taken = r->table ? r->table->profiles : 0, count = 0;
-    int others = r->table ? r->table->candidate[r->table->best].devices - 1 : 0;
+    int others = r->table ? other_cores(&r->table->candidate[r->table->best]) : 0;
     gpp_forecast_options o = *fo;
     const gpp_profile **all =
         calloc((size_t)(r->given.count + taken) + 1, sizeof(const gpp_profile *));
@@ -125,7 +140,7 @@ static gpp_status predict(plan_result *r, const gpp_model *model, const gpp_fore
     for (int k = 0; k < r->given.count; k++)
         all[count++] = r->given.profile[k];
     for (int k = 0; k < taken; k++)
-        if (r->table->profile[k]->beside == others)
+        if (r->table->profile[k]->gpu[0] || r->table->profile[k]->beside == others)
             all[count++] = r->table->profile[k];
     o.profile = count ? all : NULL;
     o.profiles = count;
@@ -358,8 +373,11 @@ static int parse(plan_settings *how, int argc, char *argv[])
          0},
         {"link-us", TOOL_REAL, &how->link_us, "US", "to start a transfer between nodes (10)", 0,
          1e9},
-        {"link-bandwidth", TOOL_REAL, &how->link_bandwidth, "GB/S", "of such a transfer (8)", 1e-6,
+        {"link-bandwidth", TOOL_REAL, &how->link_bandwidth, "GB/S",
+         "of such a transfer (8; as profiles of GPUs have\nmeasured it, to and from these)", 1e-6,
          1e9},
+        {"gpu-bandwidth", TOOL_REAL, &how->gpu_bandwidth, "GB/S",
+         "from GPU to GPU, where it is another (NVLink)", 1e-6, 1e9},
         {NULL, TOOL_TITLE, NULL, NULL, "What is searched:", 0, 0},
         {"max-partitions", TOOL_WHOLE, &how->max_partitions, "N",
          "at most so many (one for each device)", 1, TOOL_PARTITIONS},
@@ -390,7 +408,8 @@ static int parse(plan_settings *how, int argc, char *argv[])
 
 static int run(int argc, char *argv[])
 {
-    plan_settings how = {.link_us = -1, .link_bandwidth = -1, .task_us = -1, .timeout = -1};
+    plan_settings how = {
+        .link_us = -1, .link_bandwidth = -1, .gpu_bandwidth = -1, .task_us = -1, .timeout = -1};
     int node[TOOL_PARTITIONS];
     int status = parse(&how, argc, argv);
     if (status < 0)

@@ -13,7 +13,7 @@ static const char description[] =
     "Runs a model, forwards and backwards, on a micro-batch of --rows rows, and lists what each\n"
     "layer takes: median times in microseconds, half the width of the 95 % interval of their\n"
     "sum, and bytes: of parameters, of what is kept for the backward, of what goes to the next\n"
-    "layer, and of skips on their way there. Nothing else should run on the cores meanwhile.\n"
+    "layer, and of skips on their way there. Nothing else should run on the device meanwhile.\n"
     "\"gridpipe plan --profile FILE\" predicts steps from what --save has written.\n";
 
 typedef struct settings {
@@ -21,8 +21,11 @@ typedef struct settings {
     tool_words input, beside;
     int64_t rows;              /* 0: not said */
     double timeout, precision; /* -1: not said */
-    bool sizes, operators, json;
+    bool sizes, operators, json, any_algorithm;
+    const char *math; /* NULL: not said */
 } settings;
+
+static const char *const math_names[] = {"f32", "tf32", "bf16"}; /* by gpp_math */
 
 enum { WIDTH = 100, MOST_LABEL = 28, TIMES = 3 };
 
@@ -171,13 +174,19 @@ static void print_origin(const gpp_profile *p)
         puts("; bytes as they are counted, nothing was measured\n");
         return;
     }
-    printf(" on %s (%d core%s)", p->device, p->threads, p->threads == 1 ? "" : "s");
+    if (p->gpu[0])
+        printf(" on %s (%s, %s%s)", p->device, p->gpu, math_names[p->cuda_math],
+               p->cuda_any_algorithm ? ", any algorithm" : "");
+    else
+        printf(" on %s (%d core%s)", p->device, p->threads, p->threads == 1 ? "" : "s");
     if (p->beside)
         printf(" beside %d other%s", p->beside, p->beside == 1 ? "" : "s");
     printf("; medians of %d sweep%s in microseconds%s\n", p->sweeps, p->sweeps == 1 ? "" : "s",
            p->precise ? "" : ",\nnot all of them as precise as was asked for");
     if (p->bytes_per_us > 0)
         printf("memory is read and written at %.1f GB/s\n", p->bytes_per_us / 1000);
+    if (p->link_bytes_per_us > 0)
+        printf("the host's memory is reached at %.1f GB/s\n", p->link_bytes_per_us / 1000);
     putchar('\n');
 }
 
@@ -239,6 +248,9 @@ static void print_json(const gpp_profile *p)
     tool_json json = {stdout, false}, *j = &json;
     tool_json_open(j, NULL, '{');
     tool_json_text(j, "device", p->threads ? p->device : NULL);
+    tool_json_text(j, "gpu", p->gpu[0] ? p->gpu : NULL);
+    tool_json_text(j, "cuda_math", p->gpu[0] ? math_names[p->cuda_math] : NULL);
+    tool_json_flag(j, "cuda_any_algorithm", p->cuda_any_algorithm);
     tool_json_whole(j, "threads", p->threads);
     tool_json_whole(j, "beside", p->beside);
     tool_json_open(j, "rows", '[');
@@ -248,6 +260,7 @@ static void print_json(const gpp_profile *p)
     tool_json_whole(j, "sweeps", p->sweeps);
     tool_json_flag(j, "precise", p->precise);
     tool_json_real(j, "bytes_per_us", p->bytes_per_us > 0 ? p->bytes_per_us : NAN);
+    tool_json_real(j, "link_bytes_per_us", p->link_bytes_per_us > 0 ? p->link_bytes_per_us : NAN);
     tool_json_open(j, "layers", '[');
     for (int l = 0; l < p->layers; l++)
         json_layer(j, p, &p->layer[l]);
@@ -283,6 +296,15 @@ static int load(const settings *how)
     return status;
 }
 
+/* @return of gpp_math; -1: it is none */
+static int math_of(const char *name)
+{
+    int k = name ? (int)(sizeof math_names / sizeof *math_names) - 1 : 0;
+    while (name && k >= 0 && strcmp(math_names[k], name) != 0)
+        k--;
+    return k;
+}
+
 static gpp_status measure(const settings *how, const gpp_model *model, gpp_profile **profile,
                           gpp_error *err)
 {
@@ -291,6 +313,8 @@ static gpp_status measure(const settings *how, const gpp_model *model, gpp_profi
     o.beside = how->beside.word;
     o.beside_count = how->beside.count;
     o.sizes_only = how->sizes;
+    o.cuda_math = (gpp_math)math_of(how->math);
+    o.cuda_any_algorithm = how->any_algorithm;
     o.timeout_ms = how->timeout >= 0 ? how->timeout : o.timeout_ms;
     o.precision = how->precision >= 0 ? how->precision : o.precision;
     return gpp_profile_new(profile, model, how->rows ? how->rows : 32, &o, err);
@@ -325,7 +349,8 @@ static int check_load(const settings *how)
                   {how->input.count > 0, "input"}, {how->rows > 0, "rows"},
                   {how->device, "device"},         {how->beside.count > 0, "beside"},
                   {how->timeout >= 0, "timeout"},  {how->precision >= 0, "precision"},
-                  {how->sizes, "sizes"},           {how->save, "save"}};
+                  {how->sizes, "sizes"},           {how->save, "save"},
+                  {how->math, "cuda-math"},        {how->any_algorithm, "cuda-any-algorithm"}};
     for (size_t k = 0; k < sizeof others / sizeof *others; k++)
         if (others[k].given)
             return tool_fail(TOOL_USAGE, "--load and --%s exclude each other", others[k].name);
@@ -334,14 +359,19 @@ static int check_load(const settings *how)
 
 static int check(const settings *how)
 {
-    bool timed = how->device || how->beside.count || how->timeout >= 0 || how->precision >= 0;
+    bool timed = how->device || how->beside.count || how->timeout >= 0 || how->precision >= 0 ||
+                 how->math || how->any_algorithm;
     if (how->load)
         return check_load(how);
     if (!how->input.count)
         return tool_fail(TOOL_USAGE, "the shape of a sample is needed: --input");
     if (how->sizes && (timed || how->operators))
         return tool_fail(TOOL_USAGE, "--sizes measures nothing: --device, --beside, --timeout, "
-                                     "--precision and --operators do not go with it");
+                                     "--precision, --cuda-math, --cuda-any-algorithm and "
+                                     "--operators do not go with it");
+    if (math_of(how->math) < 0)
+        return tool_fail(TOOL_USAGE, "--cuda-math must be f32, tf32 or bf16, got \"%s\"",
+                         how->math);
     if (how->json && how->operators)
         return tool_fail(TOOL_USAGE, "--json lists operators in any case, without --operators");
     return tool_writable("save", how->save);
@@ -360,7 +390,14 @@ static int parse(settings *how, int argc, char *argv[])
          "rows of the micro-batch: a mini-batch divided by\nchunks (32)", 1, 1e12},
         {NULL, TOOL_TITLE, NULL, NULL, "Where and how:", 0, 0},
         {"device", TOOL_WORD, &how->device, "A",
-         "\"cpu\", \"cpu:2\" or \"cpu:0-1,4\" (every core this\nprocess may use)", 0, 0},
+         "\"cpu\", \"cpu:2\", \"cpu:0-1,4\" or \"cuda:0\" (a GPU\nwhere there is one and all "
+         "layers "
+         "can be there; else\nevery core this process may use)",
+         0, 0},
+        {"cuda-math", TOOL_WORD, &how->math, "NAME", "of products on GPUs: f32, tf32 or bf16 (f32)",
+         0, 0},
+        {"cuda-any-algorithm", TOOL_SWITCH, &how->any_algorithm, NULL,
+         "on GPUs: libraries may use algorithms whose sums run\nin any order", 0, 0},
         {"beside", TOOL_WORDS, &how->beside, "B",
          "another device, which runs the same meanwhile, as\nin a pipe on both; repeated for more",
          0, 0},

@@ -29,7 +29,8 @@ typedef struct plan_settings {
     const char *model, *file, *loss, *optimizer, *svg, *nodes, *save_profiles;
     tool_words input, profile;                             /* shapes; files and folders */
     int64_t batch, candidates, max_partitions, max_chunks; /* 0: not said */
-    double link_us, link_bandwidth, task_us, timeout;      /* -1: not said */
+    double link_us, link_bandwidth, gpu_bandwidth;         /* -1: not said */
+    double task_us, timeout;                               /* the same */
     bool draw, json, pipe_text;
     tool_pipe_args pipe_args;
     tool_pipe pipe;

@@ -73,6 +73,7 @@ static void profile(tool_json *j, const gpp_profile *p, bool taken)
 {
     tool_json_open(j, NULL, '{');
     tool_json_text(j, "device", p->device);
+    tool_json_text(j, "gpu", p->gpu[0] ? p->gpu : NULL);
     tool_json_whole(j, "threads", p->threads);
     tool_json_whole(j, "beside", p->beside);
     tool_json_whole(j, "rows", p->rows[0]);

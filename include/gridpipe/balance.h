@@ -14,6 +14,7 @@
 
 #include <gridpipe/error.h>
 #include <gridpipe/model.h>
+#include <gridpipe/pipe.h>
 
 GPP_BEGIN_DECLS
 
@@ -166,8 +167,8 @@ typedef struct gpp_profile {
     int layers;
     gpp_layer_profile *layer;      /* [layers] */
     int64_t rows[GPP_MAX_BATCHES]; /* of the micro-batch, by mini-batch; 0: there is none */
-    char device[64];               /* "cpu:0-3"; "none": nothing was measured */
-    int threads;                   /* cores it uses; 0: nothing was measured */
+    char device[64];               /* "cpu:0-3", "cuda:0"; "none": nothing was measured */
+    int threads;                   /* cores it uses, of a GPU 1; 0: nothing was measured */
     int sweeps;                    /* that were measured */
     bool precise; /* every layer is known as precisely as was asked for (gpp_profile_options) */
     int operators;
@@ -175,12 +176,19 @@ typedef struct gpp_profile {
     int beside;               /* devices that ran the same meanwhile */
     double bytes_per_us;      /* memory the device reads and writes in a microsecond, adding a block
                                  to another that no cache holds; 0: not measured */
+    char gpu[64];             /* what it is called: "NVIDIA H200"; "": cores */
+    gpp_math cuda_math;       /* of a GPU, as in gpp_pipe_options */
+    bool cuda_any_algorithm;
+    double link_bytes_per_us; /* from the host's memory to the GPU's, or back if that is slower; 0:
+                                 not measured */
 } gpp_profile;
 
 /** Start from GPP_PROFILE_OPTIONS_INIT; fields may be added at the end. */
 typedef struct gpp_profile_options {
     size_t struct_size; /* set by GPP_PROFILE_OPTIONS_INIT */
-    const char *device; /* as in gpp_pipe_options.devices; NULL: every core this process may use */
+    const char *device; /* as in gpp_pipe_options.devices; NULL: where the only partition of a pipe
+                           without a list is put: a GPU, or, where there is none or a layer has no
+                           functions for one, every core this process may use */
     double timeout_ms; /* no sweep begins later than this after the first measured one, which always
                           takes place */
     double precision;  /* stop when every layer's error_us is at most this part of the layer's time
@@ -197,11 +205,14 @@ typedef struct gpp_profile_options {
                                   that what devices share (memory, caches, power) is as scarce as
                                   in a pipe on all of them */
     int beside_count;
+    gpp_math cuda_math; /* on GPUs, as in gpp_pipe_options */
+    bool cuda_any_algorithm;
 } gpp_profile_options;
 
 #define GPP_PROFILE_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(gpp_profile_options), NULL, 1000, 0.02, 1, 1000, 0, NULL, NULL, false, NULL, 0      \
+        sizeof(gpp_profile_options), NULL, 1000, 0.02, 1, 1000, 0, NULL, NULL, false, NULL, 0,     \
+            GPP_MATH_F32, false                                                                    \
     }
 
 /**
@@ -226,8 +237,14 @@ typedef struct gpp_profile_options {
  * second time counts, and a device beside goes through one part over and over. What fails there
  * ends the profile as well.
  *
+ * On a GPU a sweep is launched as a whole, and events between the operators say when each of them
+ * has ended; what an event takes itself is taken off. Operators that are shorter than launching
+ * them takes are as long as that, as in a pipe. The profile has a stream, handles and memory of its
+ * own; bytes are those of the model as it is compiled for the GPU.
+ *
  * Parameters are initial ones, in memory of the profile's own. It needs the memory of a pipe of one
- * partition without checkpointing for one micro-batch, for each device, and 64 MiB. Statistics of
+ * partition without checkpointing for one micro-batch, for each device, and 64 MiB, on a GPU 4 MiB
+ * for each of its multiprocessors. Statistics of
  * batch normalisation are made and thrown away. Operators of the user's are called as in training,
  * on threads of the profile's own, with devices beside on several at a time; a failure of theirs
  * ends the profile. Nothing else should run on the cores meanwhile.
@@ -237,7 +254,8 @@ typedef struct gpp_profile_options {
  * @param rows     of the micro-batch, >= 1: a mini-batch divided by chunks
  * @param options  NULL: all defaults
  * @return GPP_OK, GPP_EINVAL, GPP_ESTATE (no input set), GPP_ESHAPE (the sample does not fit),
- * GPP_ENODEV, GPP_ENOMEM, GPP_ERUNTIME (no thread could be started), GPP_EKERNEL, or what a layer
+ * GPP_ENODEV, GPP_EUNSUPPORTED (a GPU where none can be used, or a layer that has no functions for
+ * one), GPP_ENOMEM, GPP_ERUNTIME (no thread could be started), GPP_EKERNEL, or what a layer
  * returned; the record names it. GPP_EINVAL also where a device beside overlaps another one
  */
 GPP_API gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model, int64_t rows,
@@ -247,7 +265,8 @@ GPP_API void gpp_profile_free(gpp_profile *profile);
 
 /**
  * Write a profile to a text file: "gridpipe-profile 2", then a line for each of its fields, each
- * layer and each operator; times in nanoseconds. An existing file is replaced.
+ * layer and each operator; times in nanoseconds. What is said of a GPU has lines of its own, which
+ * profiles of cores do not have. An existing file is replaced.
  * @return GPP_OK, GPP_EINVAL (the profile has a time or a label that cannot be written), GPP_EIO
  */
 GPP_API gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err);

@@ -34,8 +34,8 @@ typedef struct gpp_forecast_task {
 
 /** A device in the step. The five times add up to the length of the step. */
 typedef struct gpp_forecast_device {
-    const char *name;   /* "cpu:0" */
-    int threads;        /* cores it uses */
+    const char *name;   /* "cpu:0", "cuda:1" */
+    int threads;        /* cores it uses; of a GPU 1, which feeds it */
     double busy_ms;     /* it runs tasks */
     double warm_up_ms;  /* idle before its first task */
     double transfer_ms; /* idle while what its next task reads is on its way */
@@ -76,8 +76,9 @@ typedef struct gpp_forecast {
 typedef struct gpp_forecast_options {
     size_t struct_size;                /* set by GPP_FORECAST_OPTIONS_INIT */
     const gpp_profile *const *profile; /* [profiles] times of the model's layers, measured on
-                                          devices with as many cores as the pipe's, with rows like
-                                          its micro-batches'. For other rows, times between two
+                                          devices with as many cores as the pipe's, or on a GPU
+                                          like the pipe's, computing as the pipe does, with rows
+                                          like its micro-batches'. For other rows, times between two
                                           profiles are taken from the line through them, others in
                                           proportion to the nearest. Where there are
                                           profiles taken alone and beside other devices, times lie
@@ -88,14 +89,18 @@ typedef struct gpp_forecast_options {
     double task_us;     /* the runtime's own time for each task */
     const int *node_of; /* [devices] memory nodes from 0; NULL: by topology, where the runtime
                            distinguishes them (STARPU_USE_NUMA) */
-    double link_us, bytes_per_us; /* between memory nodes: to start a transfer; its speed */
+    double link_us; /* between memory nodes, of which each GPU has its own: to start a transfer */
+    double bytes_per_us;     /* its speed; 0: to, from and between GPUs as a profile has measured it
+                                between the host and one, else GPP_FORECAST_BYTES_PER_US */
+    double gpu_bytes_per_us; /* between two GPUs, where it is another (NVLink); 0: it is not */
 } gpp_forecast_options;
 
 /* 10 us a task is what StarPU 1.3 needs for one with a few buffers; 8 GB/s and 10 us a link between
  * sockets or over PCI express 3.0. */
+#define GPP_FORECAST_BYTES_PER_US 8000.0
 #define GPP_FORECAST_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(gpp_forecast_options), NULL, 0, 1000, 10, NULL, 10, 8000                            \
+        sizeof(gpp_forecast_options), NULL, 0, 1000, 10, NULL, 10, 0, 0                            \
     }
 
 /**
@@ -108,7 +113,11 @@ typedef struct gpp_forecast_options {
  *                  predicted all the same
  * @param options   NULL: all defaults
  * @return as gpp_pipe_new and gpp_profile_new, and GPP_EINVAL (no batch; profiles of another model,
- * or none with as many cores as a device has)
+ * of another GPU or another way to compute; none with as many cores as a device has, or of a GPU
+ * where a device is one), GPP_EUNSUPPORTED (GPUs of different models in one pipe)
+ *
+ * On GPUs it is a step in which launching keeps ahead of the device, as far as it did in the
+ * profile; the caller's tensors come from the host's memory as soon as the step begins.
  */
 GPP_API gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
                                     const gpp_pipe_options *pipe,

@@ -13,6 +13,7 @@
 #include <criterion/criterion.h>
 #include <gridpipe.h>
 
+#include "graph/trace.h"
 #include "tests/pipes.h"
 #include "tests/support.h"
 
@@ -576,4 +577,32 @@ Test(cuda_pipes, an_update_that_is_skipped_leaves_no_trace)
         free(with.value);
         free(without.value);
     }
+}
+
+Test(cuda_pipes, a_task_has_ended_when_those_that_wait_for_it_become_ready)
+{
+    need_gpu();
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = usual(2);
+    gpp_pipe *p;
+    gpp_trace *t;
+    int before[1024];
+    static float x[ROWS * ROW], target[ROWS * 5];
+    gpp_tensor tx = image(x), tt = {target, GPP_F32, 2, {ROWS, 5}};
+    gpp_model *m = model_of("conv2d out=3 kernel=3; relu; flatten; linear out=5");
+    o.device_count = 2;
+    OK(gpp_pipe_new(&p, m, &o, &err));
+    OK(gpp_pipe_record(p, 8, &err));
+    for (int k = 0; k < 8; k++)
+        OK(gpp_pipe_step(p, &tx, &tt, NULL, NULL, &err));
+    OK(gpp_pipe_trace(p, &t, &err));
+    cr_assert_lt(t->tasks, 1024);
+    OK(gpp__trace_links(t, before, &err));
+    for (int k = 0; k < t->tasks; k++)
+        if (before[k] >= 0) /* times are to the nanosecond */
+            cr_expect_geq(t->task[k].ready_ms, t->task[before[k]].end_ms - 2e-6, "%c %d %d",
+                          t->task[k].kind, t->task[k].micro_batch, t->task[k].partition);
+    gpp_trace_free(t);
+    gpp_pipe_free(p);
+    gpp_model_free(m);
 }
