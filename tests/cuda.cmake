@@ -61,6 +61,17 @@ foreach(source IN LISTS cuda_test_sources)
   with_cuda(${name}_emulated ${emulation_includes})
 endforeach()
 
+# What was written for cores, too: pipes without a list of devices find emulated GPUs. The longest
+# once only.
+set(core_tests vectors trace learning order resume skips)
+if(NOT CMAKE_C_FLAGS MATCHES "-fsanitize")
+  list(APPEND core_tests submit)
+endif()
+foreach(name IN LISTS core_tests)
+  add_gridpipe_test(test_${name}_emulated gridpipe_emulated test_${name}.c ${helper_sources})
+  with_cuda(test_${name}_emulated ${emulation_includes})
+endforeach()
+
 # --- watched for races ---------------------------------------------------------------------------
 
 # Kernels once more, with a call in front of every access: tests/cuda_emulation/races.cpp. Nothing is
