@@ -14,8 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/progress.h"
-#include "tools/tools.h"
+#include "tools/train.h"
 
 enum { CIFAR10_FILES = 5 };
 
@@ -25,47 +24,6 @@ static const char description[] =
     "standard output; a summary on standard error, progress too if that is a terminal. SIGINT and "
     "SIGTERM end it\n"
     "after the running step, with the state saved.\n";
-
-typedef struct settings {
-    const char *model, *model_file, *params, *target, *test_target, *cifar10;
-    const char *loss, *optimizer, *schedule, *save, *resume, *save_params;
-    tool_words input, test_input;
-    tool_convert convert;
-    bool no_shuffle, drop_last, skip_nonfinite, json, progress, quiet;
-    int64_t epochs, batch, every, limit, ahead, in_flight;
-    double clip_norm;
-    tool_seed seed;
-    tool_pipe_args pipe_args;
-    tool_pipe pipe;
-    tool_trace trace;
-} settings;
-
-typedef struct training {
-    settings how;
-    char *text, *plain; /* of the model; as words of the state have it */
-    char *schedule;     /* of the state */
-    tool_data data, test;
-    gpp_model *model;
-    gpp_pipe *pipe;
-    gpp_loader *loader;
-    gpp_error err;
-    progress progress;
-    uint64_t seed;
-    bool traced;                       /* a step was made */
-    int64_t flying[GPP_MAX_SUBMITTED]; /* rows of steps that were submitted and not waited for */
-
-    /* where it is */
-    int64_t first_epoch;  /* which this run began with */
-    int64_t epoch, index; /* from 0; the mini-batch that comes next */
-    double loss_sum;      /* of this epoch: losses times rows */
-    int64_t loss_rows;
-    /* of this epoch, since it was begun or resumed */
-    int64_t submitted, steps, skipped;
-    double began, efficiency;
-    /* of the last test */
-    bool tested;
-    double test_loss, accuracy; /* NAN: not asked for */
-} training;
 
 static volatile sig_atomic_t stop;
 static volatile double stopped_at;
@@ -93,12 +51,6 @@ static void catch_signals(void)
 
 /* --- data -------------------------------------------------------------------------------------
  */
-
-/* A target of classes stays integers. */
-static bool has_classes(const char *loss)
-{
-    return !strncmp(loss, "cross_entropy", 13) || !strncmp(loss, "nll", 3);
-}
 
 static gpp_status open_cifar10(training *t)
 {
@@ -145,7 +97,7 @@ static gpp_status limit_rows(training *t)
 
 static gpp_status open_data(training *t)
 {
-    t->how.convert.float_target = !has_classes(t->how.loss);
+    t->how.convert.float_target = !train_has_classes(t->how.loss);
     gpp_status status =
         t->how.cifar10 ? open_cifar10(t) : open_set(t, &t->data, &t->how.input, t->how.target);
     if (status == GPP_OK && !t->how.cifar10)
@@ -185,210 +137,6 @@ static gpp_status open_loader(training *t)
     return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
 }
 
-/* --- the state --------------------------------------------------------------------------------
- */
-
-enum { EPOCH, INDEX, LOSS_SUM, LOSS_ROWS, BATCH, ROWS, ORDER, SEED, CHUNKS };
-enum { CLIP_NORM = CHUNKS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS, OPTIMIZER };
-enum { SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
-enum { SAME = BATCH, NUMBERS = SHAPE, EXCERPT = 60 };
-
-/* What a state says of its training; from SAME on: what must not change. */
-static const struct {
-    const char *key, *shown;
-} word_names[WORDS] = {
-    [EPOCH] = {"train.epoch", "epoch"},
-    [INDEX] = {"train.index", "index"},
-    [LOSS_SUM] = {"train.loss_sum", "loss_sum"},
-    [LOSS_ROWS] = {"train.loss_rows", "loss_rows"},
-    [BATCH] = {"train.batch", "--batch"},
-    [ROWS] = {"train.rows", "rows"},
-    [ORDER] = {"train.order", "order"},
-    [SEED] = {"train.seed", "--seed"},
-    [CHUNKS] = {"train.chunks", "--chunks"},
-    [CLIP_NORM] = {"train.clip_norm", "--clip-norm"},
-    [SKIP] = {"train.skip_nonfinite", "--skip-nonfinite"},
-    [DEFERRED] = {"train.deferred_batch_norm", "--deferred-batch-norm"},
-    [ASCENDING] = {"train.ascending_backward", "--ascending-backward"},
-    [SHAPE] = {"train.shape", "--shape"},
-    [MEAN] = {"train.mean", "--mean"},
-    [STD] = {"train.std", "--std"},
-    [LOSS] = {"train.loss", "--loss"},
-    [OPTIMIZER] = {"train.optimizer", "--optimizer"},
-    [SCHEDULE] = {"train.schedule", "--schedule"},
-    [MODEL] = {"train.model", "model"},
-};
-
-/* Values of the words; texts are lent. */
-typedef struct words {
-    char number[NUMBERS][48];
-    const char *value[WORDS];
-} words;
-
-/* In the fewest digits that say it exactly. */
-static void print_real(char text[48], double value)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, 48, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            return;
-    }
-}
-
-static void print_whole(char text[48], int64_t value)
-{
-    snprintf(text, 48, "%" PRId64, value);
-}
-
-static const char *or_else(const char *text, const char *otherwise)
-{
-    return text ? text : otherwise;
-}
-
-static void describe_texts(const training *t, const char *value[WORDS])
-{
-    const settings *how = &t->how;
-    value[SHAPE] = or_else(how->convert.shape, "as in the file");
-    value[MEAN] = or_else(how->convert.mean, "0");
-    value[STD] = or_else(how->convert.std, "1");
-    value[LOSS] = how->loss;
-    value[OPTIMIZER] = how->optimizer;
-    value[SCHEDULE] = or_else(how->schedule, "none");
-    value[MODEL] = t->plain;
-}
-
-static void describe(const training *t, words *w)
-{
-    const settings *how = &t->how;
-    print_whole(w->number[EPOCH], t->epoch);
-    print_whole(w->number[INDEX], t->index);
-    snprintf(w->number[LOSS_SUM], 48, "%a", t->loss_sum);
-    print_whole(w->number[LOSS_ROWS], t->loss_rows);
-    print_whole(w->number[BATCH], how->batch);
-    print_whole(w->number[ROWS], t->data.x[0].dim[0]);
-    snprintf(w->number[ORDER], 48, "shuffle=%d drop_last=%d", !how->no_shuffle, how->drop_last);
-    snprintf(w->number[SEED], 48, "%" PRIu64, t->seed);
-    print_whole(w->number[CHUNKS], how->pipe.chunks ? how->pipe.chunks : 1);
-    print_real(w->number[CLIP_NORM], how->clip_norm);
-    print_whole(w->number[SKIP], how->skip_nonfinite);
-    print_whole(w->number[DEFERRED], how->pipe.deferred);
-    print_whole(w->number[ASCENDING], how->pipe.ascending);
-    for (int k = 0; k < NUMBERS; k++)
-        w->value[k] = w->number[k];
-    describe_texts(t, w->value);
-}
-
-/* A model's text without comments and spare blanks, layers parted by "; ": the same for texts that
- * differ in these alone. Free it. */
-static char *plain_text(const char *text)
-{
-    size_t length = 0;
-    char between = '\0', *plain = malloc(2 * strlen(text) + 1);
-    for (; plain && *text; text++) {
-        if (*text == '#')
-            text += strcspn(text, "\n");
-        if (!*text)
-            break;
-        if (strchr(" \t\r\n;", *text)) {
-            between = *text == '\n' || *text == ';' || between == ';' ? ';' : ' ';
-            continue;
-        }
-        bool part = between == ';' && length && plain[length - 1] != '{' && *text != '}';
-        if (part)
-            plain[length++] = ';';
-        if (between && length)
-            plain[length++] = ' ';
-        between = '\0';
-        plain[length++] = *text;
-    }
-    if (plain)
-        plain[length] = '\0';
-    return plain;
-}
-
-static gpp_status save(training *t)
-{
-    words w;
-    const char *pairs[2 * WORDS];
-    if (!t->how.save)
-        return GPP_OK;
-    describe(t, &w);
-    for (int k = 0; k < WORDS; k++) {
-        pairs[2 * k] = word_names[k].key;
-        pairs[2 * k + 1] = w.value[k];
-    }
-    return gpp_pipe_save_state(t->pipe, t->how.save, pairs, WORDS, &t->err);
-}
-
-static gpp_status take_place(training *t, const char *const word[WORDS])
-{
-    t->epoch = strtoll(word[EPOCH], NULL, 10);
-    t->index = strtoll(word[INDEX], NULL, 10);
-    t->loss_sum = strtod(word[LOSS_SUM], NULL);
-    t->loss_rows = strtoll(word[LOSS_ROWS], NULL, 10);
-    if (t->epoch >= 0 && t->index >= 0)
-        return GPP_OK;
-    return tool_note(&t->err, GPP_ESYNTAX, "%s: mini-batch %s of epoch %s", t->how.resume,
-                     word[INDEX], word[EPOCH]);
-}
-
-/* Both values, long ones from shortly before where they part. */
-static gpp_status fail_changed(training *t, int k, const char *saved, const char *now)
-{
-    size_t same = 0, longest = strlen(saved) > strlen(now) ? strlen(saved) : strlen(now);
-    while (saved[same] && saved[same] == now[same])
-        same++;
-    size_t from = longest > EXCERPT && same > 20 ? same - 20 : 0;
-    const char *dots = from ? "..." : "", *quote = k >= NUMBERS ? "\"" : "";
-    return tool_note(&t->err, GPP_EINVAL,
-                     "%.70s was saved with %s %s%s%.*s%s, now it is %s%s%.*s%s", t->how.resume,
-                     word_names[k].shown, quote, dots, EXCERPT - 10, saved + from, quote, quote,
-                     dots, EXCERPT - 10, now + from, quote);
-}
-
-/* A seed and a schedule that are not given are the state's. */
-static gpp_status take_defaults(training *t, const char *const word[WORDS])
-{
-    if (!t->how.seed.given)
-        t->seed = strtoull(word[SEED], NULL, 10);
-    if (t->how.schedule || !strcmp(word[SCHEDULE], "none"))
-        return GPP_OK;
-    t->how.schedule = t->schedule = strdup(word[SCHEDULE]);
-    return t->schedule ? GPP_OK : tool_note(&t->err, GPP_ENOMEM, "a schedule");
-}
-
-/* What must be as it was. */
-static gpp_status take_words(training *t, const gpp_file *file)
-{
-    words w;
-    const char *word[WORDS];
-    for (int k = 0; k < WORDS; k++)
-        if (!(word[k] = gpp_file_word(file, word_names[k].key)))
-            return tool_note(&t->err, GPP_ENOENT,
-                             "%.100s has no \"%s\": it is not a state of this version's \"gridpipe "
-                             "train --save\"",
-                             t->how.resume, word_names[k].key);
-    gpp_status status = take_defaults(t, word);
-    if (status != GPP_OK)
-        return status;
-    describe(t, &w);
-    for (int k = SAME; k < WORDS; k++)
-        if (strcmp(w.value[k], word[k]) != 0)
-            return fail_changed(t, k, word[k], w.value[k]);
-    return take_place(t, word);
-}
-
-/* Before there is a pipe, which is made with what the state says. */
-static gpp_status read_words(training *t)
-{
-    gpp_file *file = NULL;
-    gpp_status status = gpp_file_read(&file, t->how.resume, &t->err);
-    if (status == GPP_OK)
-        status = take_words(t, file);
-    gpp_file_free(file);
-    return status;
-}
-
 /* --- making everything ------------------------------------------------------------------------
  */
 
@@ -418,7 +166,7 @@ static int start(training *t)
 {
     if (open_data(t) != GPP_OK)
         return tool_error(&t->err);
-    if (t->how.resume && read_words(t) != GPP_OK)
+    if (t->how.resume && train_read_state(t) != GPP_OK)
         return tool_error(&t->err);
     if (make_pipe(t) != GPP_OK)
         return tool_refused(&t->err);
@@ -430,98 +178,6 @@ static int start(training *t)
     if (status == GPP_OK)
         status = open_loader(t);
     return status == GPP_OK ? -1 : tool_error(&t->err);
-}
-
-/* --- testing ----------------------------------------------------------------------------------
- */
-
-/* Rows [from, from + rows) of a tensor. */
-static gpp_tensor slice(const gpp_tensor *t, int64_t from, int64_t rows)
-{
-    gpp_tensor part = *t;
-    part.dim[0] = 1;
-    size_t row = (size_t)tool_count(&part) * gpp_dtype_size(t->dtype);
-    part.data = (char *)t->data + (size_t)from * row;
-    part.dim[0] = rows;
-    return part;
-}
-
-/* The dimension of y that counts the classes, by the rule of the losses: see classes= there. */
-static int class_axis(const training *t, const gpp_tensor *y)
-{
-    bool last = strstr(t->how.loss, "classes=last") ||
-                (y->rank <= 3 && !strstr(t->how.loss, "classes=first"));
-    return last ? y->rank - 1 : 1;
-}
-
-/* Positions whose largest score is the target's; targets out of range (ignored ones) count as
- * nothing. @param all  out: added to */
-static int64_t count_right(const training *t, const gpp_tensor *y, const gpp_tensor *target,
-                           int64_t *all)
-{
-    const float *score = y->data;
-    const int64_t *want = target->data;
-    int axis = class_axis(t, y);
-    int64_t inner = 1, classes = y->dim[axis], right = 0, count = tool_count(target);
-    for (int d = axis + 1; d < y->rank; d++)
-        inner *= y->dim[d];
-    for (int64_t k = 0; k < count; k++) {
-        const float *at = score + k / inner * inner * classes + k % inner;
-        int64_t best = 0;
-        for (int64_t c = 1; c < classes; c++)
-            best = at[c * inner] > at[best * inner] ? c : best;
-        *all += want[k] >= 0 && want[k] < classes;
-        right += want[k] == best;
-    }
-    return right;
-}
-
-/* @param y  room for a whole mini-batch */
-static gpp_status test_batch(training *t, int64_t from, int64_t rows, gpp_tensor *y, double *loss)
-{
-    gpp_tensor x[GPP_MAX_TENSORS], target = slice(&t->test.target, from, rows);
-    for (int k = 0; k < t->test.inputs; k++)
-        x[k] = slice(&t->test.x[k], from, rows);
-    y->dim[0] = rows;
-    return gpp_pipe_evaluate(t->pipe, x, &target, y, loss, &t->err);
-}
-
-static gpp_status test_all(training *t, gpp_tensor *y)
-{
-    gpp_status status = GPP_OK;
-    int64_t rows = t->test.x[0].dim[0], right = 0, all = 0;
-    double sum = 0;
-    for (int64_t from = 0; from < rows && status == GPP_OK; from += t->how.batch) {
-        int64_t some = rows - from < t->how.batch ? rows - from : t->how.batch;
-        double loss = NAN;
-        status = test_batch(t, from, some, y, &loss);
-        if (status != GPP_OK)
-            break;
-        sum += loss * (double)some;
-        gpp_tensor target = slice(&t->test.target, from, some);
-        if (has_classes(t->how.loss))
-            right += count_right(t, y, &target, &all);
-    }
-    t->test_loss = sum / (double)rows;
-    t->accuracy = all ? (double)right / (double)all : NAN;
-    return status;
-}
-
-static gpp_status test(training *t)
-{
-    gpp_shape out[GPP_MAX_TENSORS];
-    int64_t dim[GPP_MAX_RANK] = {t->how.batch};
-    t->test_loss = t->accuracy = NAN;
-    t->tested = true;
-    if (!t->test.inputs)
-        return GPP_OK;
-    gpp_model_outputs(t->model, out);
-    memcpy(dim + 1, out[0].dim, (size_t)out[0].rank * sizeof *dim);
-    gpp_tensor y = tool_room(out[0].dtype, out[0].rank + 1, dim);
-    gpp_status status =
-        y.data ? test_all(t, &y) : tool_note(&t->err, GPP_ENOMEM, "outputs of a mini-batch");
-    free(y.data);
-    return status;
 }
 
 /* --- training ---------------------------------------------------------------------------------
@@ -567,7 +223,7 @@ static gpp_status step(training *t, const gpp_tensor batch[])
     t->flying[gpp_pipe_submitted(t->pipe) - 1] = batch[0].dim[0];
     bool saves = ++t->submitted % (t->how.every ? t->how.every : INT64_MAX) == 0;
     status = wait_for_steps(t, saves ? 0 : (int)t->how.in_flight - 1);
-    return status == GPP_OK && saves ? save(t) : status;
+    return status == GPP_OK && saves ? train_save(t) : status;
 }
 
 /* @return GPP_ENOENT at the end of the epoch */
@@ -636,7 +292,7 @@ static void print_json(const training *t, double seconds)
 static gpp_status end_epoch(training *t)
 {
     double seconds = tool_seconds() - t->began;
-    gpp_status status = test(t);
+    gpp_status status = train_test(t);
     if (status != GPP_OK)
         return status;
     (t->how.json ? print_json : print_text)(t, seconds);
@@ -644,7 +300,7 @@ static gpp_status end_epoch(training *t)
     t->epoch++;
     t->index = t->loss_rows = 0;
     t->loss_sum = 0;
-    return save(t);
+    return train_save(t);
 }
 
 static gpp_status train(training *t)
@@ -680,7 +336,7 @@ static void print_end(const training *t)
 
 static int interrupted(training *t)
 {
-    if (save(t) != GPP_OK)
+    if (train_save(t) != GPP_OK)
         return tool_error(&t->err);
     return tool_fail(TOOL_FAILED,
                      "ended by a signal after %" PRId64 " mini-batches of epoch %" PRId64 "%s%s",
@@ -705,7 +361,7 @@ static int work(training *t)
         return tool_error(&t->err);
     if (stop && t->epoch < t->how.epochs)
         return interrupted(t);
-    if (!t->tested && test(t) != GPP_OK)
+    if (!t->tested && train_test(t) != GPP_OK)
         return tool_error(&t->err);
     if (t->how.save_params && gpp_pipe_save(t->pipe, t->how.save_params, &t->err) != GPP_OK)
         return tool_error(&t->err);
@@ -823,7 +479,7 @@ static int run(int argc, char *argv[])
     int status = parse(&t->how, argc, argv);
     if (status < 0)
         status = tool_model_text(t->how.model, t->how.model_file, false, &t->text);
-    if (status < 0 && !(t->plain = plain_text(t->text)))
+    if (status < 0 && !(t->plain = train_plain_text(t->text)))
         status = tool_fail(TOOL_FAILED, "out of memory");
     t->seed = t->how.seed.value;
     if (status < 0)
