@@ -1,35 +1,48 @@
 #!/usr/bin/env bash
 # Everything that only a machine with a GPU can tell, in one command: builds with CUDA in build/gpu,
-# runs the kernel tests on the device, the reference vectors and the quickstart on it, the toolkit's
-# sanitizers, and measures a ResNet-50 step, beside PyTorch's where that is installed. In the end it
-# prints a table with date and hardware, which is in build/gpu/results.md as well and with --write
-# replaces the one in docs/gpu.md. What a step says goes to build/gpu/logs/.
+# runs the kernel tests on the device, the reference vectors and the quickstart on it, measures its
+# libraries, its bus and training steps of ResNet-50, beside PyTorch's where that is installed, and
+# runs kernels and a pipe under the toolkit's sanitizers. In the end it prints a table with date and
+# hardware, which is in build/gpu/results.md as well, followed by what the programs that measure have
+# printed; with --write both go into docs/gpu.md. What each part says goes to build/gpu/logs/.
 #
-# Exit status: 0 everything passed; 1 something failed; 2 the command line is wrong; 3 there is no
-# GPU, or something that is needed is missing.
+# A part that fails, or cannot be run, keeps no other from running: the table says which and why.
+#
+# Exit status: 0 nothing failed, but what the table calls "not run" was not; 1 something failed; 2 the
+# command line is wrong; 3 there is no GPU or no toolkit.
 set -uo pipefail
+caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 3
 
 usage() {
     cat <<END
 usage: bash bench/gpu.sh [OPTION]...
 
-  --gpu K            number of the GPU, as nvidia-smi counts (0)
+  --gpu K            the GPU: its number as nvidia-smi counts, or its UUID (the first of
+                     \$CUDA_VISIBLE_DEVICES, else 0)
+  --second K         another one, for pipes over two (the second of \$CUDA_VISIBLE_DEVICES, if any)
+  --starpu SOURCE    first build StarPU with CUDA, in build/gpu/starpu: from this archive or folder,
+                     or "web": download release $starpu_release
   --vectors FOLDER   reference vectors (\$GRIDPIPE_VECTORS, else shared/vectors beside the sources)
-  --data FOLDER      Fashion-MNIST (/usr/share/datasets/fashion-mnist)
+  --data FOLDER      Fashion-MNIST (/usr/share/datasets/fashion-mnist; without it: random images)
   --python PROGRAM   with PyTorch, for comparison (python3)
   --batch N          images of a ResNet-50 step (64)
-  --steps N          steps to measure (50)
+  --steps N          steps of a series of steps (50)
+  --limit SECONDS    the most a program may take (1800)
   --quick            without the toolkit's sanitizers, which take long
   --write            put the table into docs/gpu.md
+
+What is not in the usual places is found by CUDA_HOME, PKG_CONFIG_PATH (StarPU, hwloc) and
+CMAKE_PREFIX_PATH (oneDNN, zlib, cuDNN).
 END
 }
 
-gpu=0 vectors=${GRIDPIPE_VECTORS-} data=/usr/share/datasets/fashion-mnist python=python3
-batch=64 steps=50 quick=false write=false
+starpu_release=1.4.12
+gpu="" second="" starpu="" vectors=${GRIDPIPE_VECTORS-} data=/usr/share/datasets/fashion-mnist
+python=python3 batch=64 steps=50 limit=1800 quick=false write=false
 while (($#)); do
     case $1 in
-    --gpu | --vectors | --data | --python | --batch | --steps)
+    --gpu | --second | --starpu | --vectors | --data | --python | --batch | --steps | --limit)
         if (($# < 2)); then
             echo "gpu.sh: $1 needs a value" >&2
             exit 2
@@ -50,12 +63,23 @@ while (($#)); do
     esac
     shift
 done
-for number in gpu batch steps; do
-    if [[ ! ${!number} =~ ^[0-9]+$ ]]; then
-        echo "gpu.sh: --$number ${!number}: expected a number" >&2
+for number in batch steps limit; do
+    if [[ ! ${!number} =~ ^[1-9][0-9]*$ ]]; then
+        echo "gpu.sh: --$number ${!number}: expected a number above 0" >&2
         exit 2
     fi
 done
+# Folders are given as seen from where the caller stands.
+for name in vectors data starpu python; do
+    path=$caller/${!name}
+    if [[ -n ${!name} && ${!name} != /* && (${!name} == */* || -e $path) ]]; then
+        printf -v "$name" %s "$path"
+    fi
+done
+if [[ -n $starpu && $starpu != web && ! -e $starpu ]]; then
+    echo "gpu.sh: --starpu $starpu: no such archive or folder" >&2
+    exit 2
+fi
 for folder in "$vectors" shared/vectors ../shared/vectors; do
     if [[ -n $folder && -d $folder ]]; then
         vectors=$folder
@@ -63,46 +87,85 @@ for folder in "$vectors" shared/vectors ../shared/vectors; do
     fi
 done
 
+# What a batch system has given us, and nothing else.
+IFS=, read -r first_visible second_visible _ <<<"${CUDA_VISIBLE_DEVICES-}"
+if [[ -z $gpu ]]; then
+    gpu=${first_visible:-0}
+    second=${second:-$second_visible}
+fi
+
 build=build/gpu
 logs=$build/logs
 results=$build/results.md
 work=$build/work
-mkdir -p "$logs" "$work"
+rm -rf "$logs"
+mkdir -p "$logs" "$work" || exit 3
 
 # Nothing of the caller's environment steers the runtime, and nothing but the one GPU is seen, which
-# then is GPU 0. Its number is the bus's, not that of the fastest first.
+# then is GPU 0. Its number is the bus's, not that of the fastest first. hwloc's plugins look for
+# displays, for seconds where names resolve slowly.
 for variable in "${!STARPU_@}"; do
     unset "$variable"
 done
-export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=$gpu
-export STARPU_SILENT=1 STARPU_HOSTNAME=gridpipe STARPU_HOME=$PWD/$build/starpu-home LC_ALL=C
+export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=$gpu LC_ALL=C
+export STARPU_SILENT=1 STARPU_HOSTNAME=gridpipe STARPU_HOME=$PWD/$build/starpu-home
+export HWLOC_PLUGINS_PATH=$PWD/$build/none
 mkdir -p "$STARPU_HOME"
 
-# --- steps and the table --------------------------------------------------------------------------
+# --- parts and the table --------------------------------------------------------------------------
 
-rows=() failed=0
+rows=() details=() failed=0 left_out=0
 
 # row WHAT RESULT
 row() {
-    rows+=("| $1 | $2 |")
+    rows+=("| $1 | ${2//|/\\|} |")
     printf '%-44s %s\n' "$1" "$2"
 }
 
-# step NAME COMMAND...: its last line of output is the result.
+not_run() {
+    left_out=$((left_out + 1))
+    row "$1" "not run: $2"
+}
+
+# log_of NAME
+log_of() {
+    echo "$logs/${1//[^a-zA-Z0-9]/-}.log"
+}
+
+# step NAME COMMAND...: its last line of output is the result. A command that ends with status 77 has
+# found that it cannot be run; the last line says why.
 step() {
-    local name=$1 begin=$SECONDS log status
-    log=$logs/${name//[^a-zA-Z0-9]/-}.log
+    local name=$1 begin=$SECONDS log status last
+    log=$(log_of "$name")
     shift
-    ("$@") >"$log" 2>&1
+    [[ ! -t 1 ]] || printf '%-44s ...\r' "$name"
+    ("$@") >"$log" 2>&1 </dev/null
     status=$?
-    if ((status)); then
+    last=$(tail -n 1 "$log")
+    case $status in
+    0) row "$name" "$last ($((SECONDS - begin)) s)" ;;
+    77) not_run "$name" "$last" ;;
+    *)
         failed=$((failed + 1))
-        row "$name" "**failed** ($log)"
+        if ((status == 124 || status == 137)); then
+            last="ended after $limit s: $last"
+        fi
+        row "$name" "**failed** with status $status: ${last:0:200} ($log)"
         tail -n 15 "$log" | sed 's/^/    | /'
-    else
-        row "$name" "$(tail -n 1 "$log") ($((SECONDS - begin)) s)"
-    fi
+        ;;
+    esac
     return $status
+}
+
+# table NAME COMMAND...: a step whose whole output follows the table of results.
+table() {
+    details+=("$1")
+    step "$@"
+}
+
+# Nothing may keep the rest from running, a program that hangs either.
+limited() {
+    timeout --kill-after=30 "$limit" "$@"
 }
 
 missing() {
@@ -110,13 +173,25 @@ missing() {
     exit 3
 }
 
+print_details() {
+    local name
+    for name in ${details[@]+"${details[@]}"}; do
+        printf '\n<details><summary>%s</summary>\n\n' "$name"
+        printf '```\n'
+        sed 's/[[:space:]]*$//' "$(log_of "$name")"
+        printf '```\n\n</details>\n'
+    done
+}
+
 write_results() {
     {
-        echo "Measured on $(date -u +%Y-%m-%d), $(git describe --always --dirty 2>/dev/null)."
+        echo "Measured on $(date -u +%Y-%m-%d), $(git describe --always --dirty 2>/dev/null ||
+            echo "no git checkout")."
         echo
         echo "| what | result |"
         echo "| --- | --- |"
         printf '%s\n' "${rows[@]}"
+        print_details
     } >"$results"
     if $write; then
         sed -i -e "/^<!-- results -->\$/,/^<!-- end of results -->\$/{//!d}" \
@@ -124,38 +199,221 @@ write_results() {
     fi
 }
 
-# --- what there is --------------------------------------------------------------------------------
-
-query() {
-    nvidia-smi --id="$gpu" --query-gpu="$1" --format=csv,noheader,nounits
+finish() {
+    write_results
+    echo
+    sed '/^<details>/,$d' "$results"
+    echo "$failed failed, $left_out not run; details: $results and $logs/"
+    exit $((failed > 0))
 }
 
-command -v nvidia-smi >/dev/null || missing "no nvidia-smi: is NVIDIA's driver installed?"
-query name >/dev/null 2>&1 || missing "nvidia-smi shows no GPU $gpu"
-export PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+interrupted() {
+    trap - INT TERM
+    failed=$((failed + 1))
+    row "the rest" "**failed**: interrupted"
+    finish
+}
+trap interrupted INT TERM
+
+# --- what there is --------------------------------------------------------------------------------
+
+# Of a part of a GPU (MIG) nvidia-smi knows the number alone that nobody has told us: the first.
+query() {
+    local id=(--id="$gpu")
+    [[ $gpu != MIG-* ]] || id=()
+    nvidia-smi ${id[@]+"${id[@]}"} --query-gpu="$1" --format=csv,noheader,nounits | head -n 1
+}
+
+command -v nvidia-smi >/dev/null || missing "no nvidia-smi: is NVIDIA's driver installed, and in a
+container: was it started with its GPUs (docker run --gpus all)?"
+[[ -n $(query name 2>/dev/null) ]] || missing "nvidia-smi shows no GPU $gpu:
+$(nvidia-smi -L 2>&1 | head -n 16)"
+if [[ -n ${CUDA_HOME-} ]]; then
+    export PATH=$CUDA_HOME/bin:$PATH
+else
+    export PATH=$PATH:/usr/local/cuda/bin
+fi
 command -v nvcc >/dev/null || missing "no nvcc: install the CUDA toolkit, or set CUDA_HOME"
+for tool in cmake pkg-config cc c++ timeout awk gzip; do
+    command -v $tool >/dev/null || missing "no $tool: install it"
+done
+
+starpu_module() {
+    local module
+    for module in starpu-1.4 starpu-1.3; do
+        if pkg-config --exists $module 2>/dev/null; then
+            echo $module
+            return 0
+        fi
+    done
+    return 1
+}
+
+starpu_has_cuda() {
+    local flags
+    flags=$(pkg-config --cflags "$(starpu_module)" 2>/dev/null) || return 1
+    # shellcheck disable=SC2086
+    printf '#include <starpu_config.h>\n#ifndef STARPU_USE_CUDA\n#error\n#endif\n' |
+        cc $flags -E - >/dev/null 2>&1
+}
+
+describe_starpu() {
+    local module
+    if ! module=$(starpu_module); then
+        echo "none: pkg-config finds neither starpu-1.4 nor starpu-1.3"
+    elif starpu_has_cuda; then
+        echo "$(pkg-config --modversion "$module"), with CUDA"
+    else
+        echo "$(pkg-config --modversion "$module"), **without CUDA**"
+    fi
+}
 
 describe_machine() {
+    local cpu
+    cpu=$(lscpu 2>/dev/null | sed -n 's/^Model name: *//p' | head -n 1)
     row "GPU" "$(query name), $(query memory.total) MiB, driver $(query driver_version)"
     row "CUDA toolkit" "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
-    row "StarPU" "$(pkg-config --modversion starpu-1.4 2>/dev/null ||
-        pkg-config --modversion starpu-1.3)"
-    row "CPU" "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) threads"
+    row "StarPU" "$(describe_starpu)"
+    row "CPU" "${cpu:-$(uname -m)}, $(nproc) threads"
+    {
+        nvidia-smi -L
+        nvidia-smi topo -m
+        nvidia-smi -q --id="$gpu"
+        cc --version
+        cmake --version
+        lscpu
+    } >"$logs/machine.log" 2>&1
+}
+
+# has_header NAME: where a compiler or CMake looks for it.
+has_header() {
+    local prefix
+    echo "#include <$1>" | cc -E - >/dev/null 2>&1 && return 0
+    while IFS= read -r -d : prefix; do
+        [[ -n $prefix && -e $prefix/include/$1 ]] && return 0
+    done <<<"${CMAKE_PREFIX_PATH-}:${OneDNN_ROOT-}:${ZLIB_ROOT-}:"
+    return 1
+}
+
+# All at once: a first run should not end as often as there are packages.
+tell_missing() {
+    local lacking=()
+    starpu_module >/dev/null || lacking+=("StarPU (--starpu builds it)")
+    pkg-config --exists hwloc || lacking+=("hwloc (libhwloc-dev)")
+    has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || lacking+=("oneDNN (libdnnl-dev)")
+    has_header zlib.h || lacking+=("zlib (zlib1g-dev)")
+    ((${#lacking[@]} == 0)) || printf 'not found: %s\n' "${lacking[@]}"
+}
+
+# --- StarPU ---------------------------------------------------------------------------------------
+
+fetch_starpu() {
+    local archive=starpu-$starpu_release.tar.gz url
+    url=https://files.inria.fr/starpu/starpu-$starpu_release/$archive
+    starpu=$work/$archive
+    [[ ! -s $starpu ]] || return 0
+    if command -v curl; then
+        curl -fL --retry 3 -o "$starpu.part" "$url" || return 1
+    else
+        wget -O "$starpu.part" "$url" || return 1
+    fi
+    mv "$starpu.part" "$starpu"
+}
+
+# Releases up to 1.4.12 ask for a field that CUDA 13 no longer has; StarPU's own repair is commit
+# 1e1bccaa6 of the branch starpu-1.4.
+repair_starpu() {
+    local asked="props\[devid\]\.computeMode == cudaComputeModeExclusive" mode
+    mode="({ int mode = 0; cudaDeviceGetAttribute(\&mode, cudaDevAttrComputeMode, devid);"
+    mode+=" mode == cudaComputeModeExclusive; })"
+    grep -q cudaDevAttrComputeMode "$1"/src/drivers/cuda/driver_cuda.c ||
+        sed -i "s/$asked/$mode/" "$1"/src/drivers/cuda/driver_cuda*.c
+}
+
+build_starpu() {
+    local source=$work/starpu-source prefix=$PWD/$build/starpu cuda
+    cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+    [[ $starpu != web ]] || fetch_starpu || return 1
+    rm -rf "$source" "$work/starpu-build"
+    mkdir -p "$source" "$work/starpu-build"
+    if [[ -d $starpu ]]; then
+        cp -R "$starpu"/. "$source" || return 1
+    else
+        tar -xf "$starpu" -C "$source" --strip-components=1 || return 1
+    fi
+    [[ -x $source/configure ]] || (cd "$source" && ./autogen.sh) || return 1
+    repair_starpu "$source" || return 1
+    cd "$work/starpu-build" || return 1
+    ../starpu-source/configure --prefix="$prefix" --enable-cuda --with-cuda-dir="$cuda" \
+        --disable-opencl --disable-mpi --disable-starpufft --disable-build-doc \
+        --disable-build-examples --disable-build-tests --enable-maxcudadev=8 || return 1
+    make -j"$(nproc)" && make install || return 1
+    grep -q 'define STARPU_USE_CUDA' "$prefix"/include/starpu/*/starpu_config.h || {
+        echo "configure has found no CUDA: see config.log in $work/starpu-build"
+        return 1
+    }
+    echo "built"
+}
+
+use_starpu() {
+    local library=$PWD/$build/starpu/lib
+    [[ -d $library/pkgconfig ]] || return 0
+    export PKG_CONFIG_PATH=$library/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+    export LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 
 # --- building -------------------------------------------------------------------------------------
 
-build_all() {
-    cmake --preset release -B $build -DGRIDPIPE_CUDA=ON -DGRIDPIPE_TESTS=ON -DGRIDPIPE_TOOLS=ON \
-        -DGRIDPIPE_EXAMPLES=ON -DGRIDPIPE_BENCH=OFF -DGRIDPIPE_WERROR=ON \
-        -DCMAKE_CUDA_ARCHITECTURES="$(query compute_cap | tr -d .)" || return 1
-    cmake --build $build --parallel "$(nproc)" || return 1
-    if ! $build/tools/gridpipe run --model "linear out=2" --input "$work/x.idx" --shape 4 \
-        --devices cuda:0; then
-        echo "a pipe on cuda:0 cannot be made: was StarPU configured with --enable-cuda?"
+# Whether there are tests to build.
+has_criterion() {
+    pkg-config --exists criterion jansson
+}
+
+# --fresh: what an earlier run has found may have changed.
+configure() {
+    local tests=OFF architecture
+    architecture=$(query compute_cap | tr -cd 0-9)
+    ! has_criterion || tests=ON
+    tell_missing
+    cmake --fresh --preset release -B $build -DGRIDPIPE_CUDA=ON -DGRIDPIPE_TESTS=$tests \
+        -DGRIDPIPE_TOOLS=ON -DGRIDPIPE_EXAMPLES=ON -DGRIDPIPE_BENCH=ON -DGRIDPIPE_WERROR=OFF \
+        -DCMAKE_CUDA_ARCHITECTURES="${architecture:-native}" || {
+        tell_missing
         return 1
-    fi
-    echo "without warnings"
+    }
+    echo "done"
+}
+
+# make_targets TARGET...: as many as can be built. Warnings are no reason to end a first run.
+make_targets() {
+    local log=$work/build.out status=0 target
+    : >"$log"
+    for target; do
+        cmake --build $build --parallel "$(nproc)" --target "$target" 2>&1 | tee -a "$log"
+        ((PIPESTATUS[0] == 0)) || {
+            echo "$target cannot be built"
+            status=1
+        }
+    done
+    ((status == 0)) && echo "$# built, $(grep -c 'warning:' "$log") warnings"
+}
+
+make_tests() {
+    local test targets=()
+    for test in tests/cuda/test_*.c; do
+        test=${test##*/}
+        targets+=("${test%.c}_device")
+    done
+    make_targets "${targets[@]}"
+}
+
+# The first start of StarPU on a machine measures its buses.
+first_pipe() {
+    $build/tools/gridpipe info
+    idx "$work/x.idx" 2 4
+    limited $build/tools/gridpipe run --model "linear out=2" --input "$work/x.idx" --shape 4 \
+        --devices cuda:0 || return
+    echo "runs"
 }
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -164,32 +422,89 @@ kernel_tests() {
     find $build/tests -maxdepth 1 -name 'test_*_device' -perm -u+x | sort
 }
 
-# A test that skips itself has tested nothing: here that is a failure.
-on_device() {
-    local program count=0 bad=0
-    for program in $(kernel_tests); do
-        "$program" -j1 --tap="$work/tap" || bad=$((bad + 1))
-        if grep -n '^not ok\|# SKIP' "$work/tap"; then
-            bad=$((bad + 1))
-        fi
-        count=$((count + $(grep -c '^ok' "$work/tap")))
-    done
-    ((count > 0 && bad == 0)) && echo "$count passed"
+# A test that skips itself has tested nothing. Here only what is about the emulation may, and what
+# needs pipes on GPUs where there are none.
+may_skip() {
+    local allowed="about the emulated"
+    $pipes || allowed+="|no GPU for pipes"
+    grep -vE "$allowed"
 }
 
-sanitized() {
-    local program count=0
-    command -v compute-sanitizer || {
-        echo "no compute-sanitizer: it is part of the CUDA toolkit"
-        return 1
-    }
+on_device() {
+    local program tap=$work/tap count=0 skipped=0 bad=0
     for program in $(kernel_tests); do
-        echo "--- $1 $program"
-        compute-sanitizer --tool "$1" --target-processes all --error-exitcode 9 \
-            "$program" -j1 || return 1
+        echo "--- $program"
+        rm -f "$tap"
+        limited "$program" -j1 --tap="$tap" || bad=$((bad + 1))
+        [[ -s $tap ]] || continue
+        if grep '^not ok' "$tap" || grep -i '# SKIP' "$tap" | may_skip; then
+            bad=$((bad + 1))
+        fi
+        skipped=$((skipped + $(grep -ic '# SKIP' "$tap")))
+        count=$((count + $(grep -c '^ok' "$tap")))
+    done
+    count=$((count - skipped))
+    echo "$count passed, $skipped skipped, $bad programs or tests failed"
+    ((count > 0 && bad == 0))
+}
+
+# sanitize TOOL PROGRAM...: fails where the tool finds something, or has seen no CUDA at all.
+sanitize() {
+    local tool=$1 out=$work/sanitizer
+    shift
+    echo "--- $tool $*"
+    limited compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
+        --print-limit 20 "$@" >"$out" 2>&1
+    local status=$?
+    cat "$out"
+    if ((status == 0)) && ! grep -q 'ERROR SUMMARY: 0 errors\|RACECHECK SUMMARY: 0 hazards' "$out"; then
+        echo "$tool has not summed anything up: did it run?"
+        status=1
+    fi
+    return $status
+}
+
+has_sanitizer() {
+    command -v compute-sanitizer >/dev/null || {
+        echo "no compute-sanitizer: it is part of the CUDA toolkit"
+        return 77
+    }
+}
+
+sanitized_tests() {
+    local program count=0 bad=()
+    has_sanitizer || return
+    for program in $(kernel_tests); do
+        sanitize "$1" "$program" -j1 || bad+=("${program##*/}")
         count=$((count + 1))
     done
-    ((count > 0)) && echo "$count programs clean"
+    echo "$((count - ${#bad[@]})) of $count programs clean${bad[*]:+; not: ${bad[*]}}"
+    ((count > 0 && ${#bad[@]} == 0))
+}
+
+# A step of a model with most kinds of kernels, recomputed, over two partitions.
+sanitized_pipe() {
+    has_sanitizer || return
+    idx "$work/small.idx" 8 32 16
+    classes "$work/small-classes.idx" 8
+    sanitize "$1" $build/tools/gridpipe run --model "conv2d out=8 kernel=3 padding=1; batchnorm; relu;
+        maxpool2d kernel=2; conv2d out=8 kernel=1; groupnorm groups=2; gelu; dropout p=0.5; flatten;
+        layernorm shape=512; linear out=10" --input "$work/small.idx" --shape 2,16,16 --std 255 \
+        --target "$work/small-classes.idx" --loss cross_entropy --optimizer "adam lr=0.01" \
+        --chunks 2 --partitions 2 --checkpoint always --devices "$one_gpu" --steps 2 || return
+    echo "clean"
+}
+
+# --- libraries and the bus ------------------------------------------------------------------------
+
+measure() {
+    local program=$build/bench/bench_$1
+    shift
+    [[ -x $program ]] || {
+        echo "${program##*/} was not built"
+        return 77
+    }
+    limited "$program" "$@"
 }
 
 # --- pipes ----------------------------------------------------------------------------------------
@@ -202,47 +517,76 @@ one_gpu="cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;c
 check_vectors() {
     [[ -d $vectors ]] || {
         echo "no reference vectors: --vectors FOLDER"
-        return 1
+        return 77
     }
-    $build/tools/gridpipe check --tolerance 1e-4 --devices "$one_gpu" "$@" "$vectors"/*.safetensors
+    limited $build/tools/gridpipe check --tolerance 1e-4 --devices "$one_gpu" "$@" \
+        "$vectors"/*.safetensors
 }
 
 quickstart_model="conv2d out=32 kernel=3 padding=1; relu; maxpool2d kernel=2;
 conv2d out=64 kernel=3 padding=1; relu; maxpool2d kernel=2;
 flatten; linear out=128; relu; dropout p=0.25; linear out=10"
 
-# train PARTITIONS: an epoch of Fashion-MNIST; what it has learnt goes to a file.
+# train NAME PARTITIONS DEVICES: an epoch of Fashion-MNIST; what it has learnt goes to a file.
 train() {
-    $build/tools/gridpipe train --model "$quickstart_model" \
+    limited $build/tools/gridpipe train --model "$quickstart_model" \
         --input "$data/train-images-idx3-ubyte.gz" --target "$data/train-labels-idx1-ubyte.gz" \
         --test-input "$data/t10k-images-idx3-ubyte.gz" \
         --test-target "$data/t10k-labels-idx1-ubyte.gz" \
         --shape 1,28,28 --std 255 --batch 256 --chunks 4 --epochs 1 --seed 1 --json \
-        --partitions "$1" --devices "$one_gpu" --save-params "$work/p$1.safetensors" |
+        --partitions "$2" --devices "$3" --save-params "$work/$1.safetensors" |
         tee "$work/epoch"
-    ((PIPESTATUS[0] == 0)) || return 1
+    local status=${PIPESTATUS[0]}
+    ((status == 0)) || return "$status"
     awk -F '[:,]' '{ for (k = 1; k < NF; k++) value[$k] = $(k + 1) }
-        END { printf "accuracy%s,%.2f s an epoch\n", value[" \"test_accuracy\""], \
+        END { printf "accuracy%s,%.2f s an epoch", value[" \"test_accuracy\""], \
                      value[" \"seconds\""] }' "$work/epoch"
+    echo "$made_up"
 }
 
 same_bits() {
-    cmp "$work/p1.safetensors" "$work/p2.safetensors" &&
-        cmp "$work/p1.safetensors" "$work/p4.safetensors" &&
-        echo "parameters after an epoch are identical"
+    local name
+    for name in "${@:2}"; do
+        [[ -s $work/$1.safetensors && -s $work/$name.safetensors ]] || {
+            echo "one of the trainings has failed"
+            return 77
+        }
+        cmp "$work/$1.safetensors" "$work/$name.safetensors" || return 1
+    done
+    echo "parameters after an epoch are identical"
 }
 
 quickstart() {
     local partitions
+    [[ -x $build/examples/fashion_mnist ]] || {
+        echo "the example was not built"
+        return 77
+    }
     for partitions in 1 2 4; do
-        $build/examples/fashion_mnist --epochs 1 --data "$data" --partitions $partitions \
-            >"$work/quickstart$partitions" || return 1
-        tail -n 1 "$work/quickstart$partitions"
+        limited $build/examples/fashion_mnist --epochs 1 --data "$data" --partitions $partitions \
+            >"$work/quickstart$partitions" || return
+        cat "$work/quickstart$partitions"
     done
-    [[ $(cat "$work"/quickstart[124] | grep -o 'accuracy=[0-9.]*' | sort -u | wc -l) == 1 ]]
+    if (($(cat "$work"/quickstart[124] | grep -o 'accuracy=[0-9.]*' | sort -u | wc -l) != 1)); then
+        echo "accuracies differ"
+        return 1
+    fi
+    for partitions in 1 2 4; do
+        sed -n 's/.*\(accuracy=[^ ]*\).*\(step_ms=[^ ]*\).*/\1 \2/p' "$work/quickstart$partitions"
+    done | paste -sd ' '
 }
 
-# --- ResNet-50 ------------------------------------------------------------------------------------
+# Both GPUs are seen here, and nowhere else.
+two_gpus() {
+    export CUDA_VISIBLE_DEVICES=$gpu,$second
+    rm -rf "$STARPU_HOME-two"
+    export STARPU_HOME=$STARPU_HOME-two
+    mkdir -p "$STARPU_HOME"
+    train two 4 "cuda:0;cuda:1;cuda:0;cuda:1" || return
+    same_bits p1 two
+}
+
+# --- made-up data ---------------------------------------------------------------------------------
 
 # The same number in four bytes, the highest first.
 be32() {
@@ -252,148 +596,180 @@ be32() {
     done
 }
 
-# idx FILE DIMENSION...: random bytes in MNIST's format.
+# idx_head DIMENSION...: in MNIST's format.
+idx_head() {
+    local dimension
+    printf '%b' "\\0000\\0000\\0010\\0$(printf %03o $#)"
+    for dimension; do
+        be32 "$dimension"
+    done
+}
+
+# idx FILE DIMENSION...: random bytes.
 idx() {
     local file=$1 dimension count=1
     shift
+    for dimension; do
+        count=$((count * dimension))
+    done
     {
-        printf '%b' "\\0000\\0000\\0010\\0$(printf %03o $#)"
-        for dimension; do
-            be32 "$dimension"
-            count=$((count * dimension))
-        done
+        idx_head "$@"
         head -c $count /dev/urandom
     } >"$file"
 }
 
-# block NUMBER WIDTH STRIDE PROJECT: three convolutions around which a skip goes.
-block() {
-    local out=$((4 * $2)) project=""
-    (($4)) && project=" { conv2d out=$out kernel=1 stride=$3 bias=0; batchnorm }"
-    cat <<END
-stash name=s$1
-conv2d out=$2 kernel=1 bias=0; batchnorm; relu
-conv2d out=$2 kernel=3 stride=$3 padding=1 bias=0; batchnorm; relu
-conv2d out=$out kernel=1 bias=0; batchnorm
-pop name=s$1 mode=add$project
-relu
-END
+# classes FILE COUNT: 0 ... 9 in turn.
+classes() {
+    {
+        idx_head "$2"
+        yes $'\\000\\001\\002\\003\\004\\005\\006\\007\\010\\011' | head -n $((($2 + 9) / 10)) |
+            while read -r ten; do printf '%b' "${ten//\\/\\0}"; done | head -c "$2"
+    } >"$1"
 }
 
-resnet50() {
-    local blocks=(3 4 6 3) stage k number=0
-    echo "conv2d out=64 kernel=7 stride=2 padding=3 bias=0; batchnorm; relu"
-    echo "maxpool2d kernel=3 stride=2 padding=1"
-    for ((stage = 0; stage < 4; stage++)); do
-        for ((k = 0; k < blocks[stage]; k++)); do
-            block $((number++)) $((64 << stage)) $((k == 0 && stage > 0 ? 2 : 1)) $((k == 0))
-        done
+# Without Fashion-MNIST: as many images, of noise. Nothing can be learnt from them, but bits and times
+# can be compared.
+make_data() {
+    local set rows
+    made_up=""
+    [[ ! -s $data/train-images-idx3-ubyte.gz ]] || return 0
+    data=$work/data
+    made_up=", random images"
+    mkdir -p "$data"
+    for set in train:60000 t10k:10000; do
+        rows=${set#*:} set=${set%:*}
+        idx "$data/$set-images-idx3-ubyte" "$rows" 28 28
+        classes "$data/$set-labels-idx1-ubyte" "$rows"
+        gzip -1 -f "$data/$set"-*-ubyte
     done
-    echo "adaptive_avgpool2d out=1; flatten; linear out=1000"
 }
 
-# The last of many steps, from the start of its first task to the end of its last one, three times:
-# the median.
-gridpipe_step() {
-    local run
-    for run in 1 2 3; do
-        $build/tools/gridpipe run --model-file "$work/resnet50.txt" --input "$work/images.idx" \
-            --shape 3,224,224 --mean 127 --std 64 --target "$work/classes.idx" \
-            --loss cross_entropy --optimizer "sgd lr=0.01 momentum=0.9" --checkpoint never \
-            --devices cuda:0 --steps "$steps" --json | tee "$work/run$run"
-        ((PIPESTATUS[0] == 0)) || return 1
+# --- ResNet-50 ------------------------------------------------------------------------------------
+
+# Why there is no PyTorch to compare with; "": there is.
+find_torch() {
+    torch=$("$python" -c 'import torch
+if not torch.cuda.is_available(): raise SystemExit("PyTorch sees no GPU")' 2>&1 | tail -n 1)
+}
+
+# numbers FILE...: of the first "N ms a step" of each, their median.
+median() {
+    sed -n 's/^\([0-9.]*\) ms a step.*/\1/p' "$@" | sort -n |
+        awk '{ value[NR] = $1 } END { if (NR) print value[int((NR + 1) / 2)] }'
+}
+
+# beside MATH: ours and PyTorch's in turn, three times.
+beside() {
+    local round ours theirs
+    rm -f "$work"/ours? "$work"/theirs?
+    for round in 1 2 3; do
+        measure gpu_steps --part step --math "$1" --batch "$batch" --steps "$steps" --series 1 \
+            >"$work/ours$round" || {
+            local status=$?
+            cat "$work/ours$round"
+            return "$status"
+        }
+        cat "$work/ours$round"
+        [[ -z $torch ]] || continue
+        limited "$python" bench/gpu_pytorch.py "$batch" "$steps" 1 "$1" >"$work/theirs$round" 2>&1
+        cat "$work/theirs$round"
     done
-    sed -n 's/.*"step_ms": \([0-9.]*\).*/\1/p' "$work"/run[123] | sort -n |
-        awk 'NR == 2 { printf "%.2f ms a step\n", $1 }'
-}
-
-# The same network, precision and layout; the mini-batch is on the GPU already.
-pytorch_step() {
-    "$python" - "$batch" "$steps" <<'END'
-import sys, time
-import torch
-from torch import nn
-
-batch, steps = int(sys.argv[1]), int(sys.argv[2])
-torch.backends.cuda.matmul.allow_tf32 = False
-torch.backends.cudnn.allow_tf32 = False
-torch.backends.cudnn.benchmark = True
-
-
-def conv(i, o, k, s=1):
-    return nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o))
-
-
-class Block(nn.Module):
-    def __init__(self, i, width, s, project):
-        super().__init__()
-        o = 4 * width
-        self.way = nn.Sequential(conv(i, width, 1), nn.ReLU(), conv(width, width, 3, s), nn.ReLU(),
-                                 conv(width, o, 1))
-        self.skip = conv(i, o, 1, s) if project else nn.Identity()
-
-    def forward(self, x):
-        return torch.relu(self.way(x) + self.skip(x))
-
-
-layers, i = [conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
-for stage, blocks in enumerate((3, 4, 6, 3)):
-    for k in range(blocks):
-        layers.append(Block(i, 64 << stage, 2 if k == 0 and stage > 0 else 1, k == 0))
-        i = 4 * (64 << stage)
-layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)]
-net = nn.Sequential(*layers).cuda().to(memory_format=torch.channels_last)
-sgd = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-x = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-y = torch.randint(1000, (batch,), device="cuda")
-
-
-def step():
-    sgd.zero_grad(set_to_none=True)
-    nn.functional.cross_entropy(net(x), y).backward()
-    sgd.step()
-
-
-for _ in range(5):
-    step()
-torch.cuda.synchronize()
-begin = time.perf_counter()
-for _ in range(steps):
-    step()
-torch.cuda.synchronize()
-print("%.2f ms a step, PyTorch %s" %
-      ((time.perf_counter() - begin) / steps * 1000, torch.__version__))
-END
+    ours=$(median "$work"/ours?)
+    [[ -n $ours ]] || return 1
+    if [[ -n $torch ]]; then
+        echo "$ours ms a step; PyTorch not measured: $torch"
+        return 0
+    fi
+    theirs=$(median "$work"/theirs?)
+    [[ -n $theirs ]] || {
+        echo "$ours ms a step; PyTorch failed: $(tail -n 1 "$work/theirs1")"
+        return 1
+    }
+    echo "$ours ms a step; in PyTorch $(tail -n 1 "$work/theirs3" | sed 's/^[0-9.]* ms a step/'"$theirs"'/')"
 }
 
 # --- everything -----------------------------------------------------------------------------------
 
+if [[ -n $starpu ]]; then
+    step "StarPU with CUDA, $starpu" build_starpu
+fi
+use_starpu
 describe_machine
-idx "$work/x.idx" 2 4
-if step "build, GRIDPIPE_CUDA=ON" build_all; then
-    step "kernel tests on the device" on_device
-    step "reference vectors on cuda:0" check_vectors
-    step "reference vectors, all recomputed" check_vectors --checkpoint always
-    for partitions in 1 2 4; do
-        step "Fashion-MNIST, $partitions on one GPU" train $partitions
-    done
-    step "1, 2 and 4 partitions, bits" same_bits
-    step "quickstart, 1, 2 and 4 partitions" quickstart
-    resnet50 >"$work/resnet50.txt"
-    idx "$work/images.idx" "$batch" 672 224
-    idx "$work/classes.idx" "$batch"
-    step "ResNet-50, float32, batch $batch" gridpipe_step
-    if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-        step "the same in PyTorch" pytorch_step
-    else
-        row "the same in PyTorch" "not measured: $python has no PyTorch that sees the GPU"
-    fi
-    if ! $quick; then
-        step "compute-sanitizer memcheck" sanitized memcheck
-        step "compute-sanitizer racecheck" sanitized racecheck
+
+built=false pipes=false tests=false why_pipes="" why_tests=""
+if step "configure, GRIDPIPE_CUDA=ON" configure; then
+    step "build, library and command" make_targets gridpipe_command && built=true
+    if $built; then
+        if starpu_has_cuda; then
+            step "build, programs" make_targets bench_gpu_products bench_gpu_convolutions \
+                bench_gpu_steps fashion_mnist
+            step "a pipe on cuda:0" first_pipe && pipes=true
+            $pipes || why_pipes="no pipe on cuda:0 could be made"
+        else
+            step "build, programs" make_targets bench_gpu_products bench_gpu_convolutions
+            why_pipes="StarPU has no CUDA; --starpu builds one that has"
+        fi
+        if ! has_criterion; then
+            why_tests="Criterion or jansson is missing (libcriterion-dev, libjansson-dev)"
+        elif step "build, kernel tests" make_tests || [[ -n $(kernel_tests) ]]; then
+            tests=true
+        else
+            why_tests="they were not built"
+        fi
     fi
 fi
-write_results
-echo
-cat "$results"
-exit $((failed > 0))
+if ! $built; then
+    why_pipes="the library was not built" why_tests=$why_pipes
+fi
+
+# kernel_part, pipe_part, test_part: step or table, unless what they need is missing.
+kernel_part() { if $built; then "$@"; else not_run "$2" "the library was not built"; fi; }
+pipe_part() { if $pipes; then "$@"; else not_run "$2" "$why_pipes"; fi; }
+test_part() { if $tests; then "$@"; else not_run "$2" "$why_tests"; fi; }
+
+test_part step "kernel tests on the device" on_device
+kernel_part table "copies, host and GPU" measure gpu_products --part bus
+kernel_part table "products, bits and pedantic mode" measure gpu_products --part products \
+    --batch "$batch"
+for math in f32 tf32 bf16; do
+    kernel_part table "convolutions of ResNet-50, $math" measure gpu_convolutions --math $math \
+        --batch "$batch"
+done
+
+pipe_part step "reference vectors on cuda:0" check_vectors
+pipe_part step "reference vectors, all recomputed" check_vectors --checkpoint always
+if $pipes; then
+    make_data
+fi
+for partitions in 1 2 4; do
+    rm -f "$work/p$partitions.safetensors"
+    pipe_part step "Fashion-MNIST, $partitions on one GPU" train p$partitions $partitions "$one_gpu"
+done
+pipe_part step "1, 2 and 4 partitions, bits" same_bits p1 p2 p4
+pipe_part step "quickstart, 1, 2 and 4 partitions" quickstart
+if [[ -n $second ]]; then
+    pipe_part step "4 partitions on two GPUs, bits" two_gpus
+else
+    not_run "4 partitions on two GPUs, bits" "one GPU is used; --second adds another"
+fi
+
+find_torch
+for math in f32 tf32 bf16; do
+    pipe_part step "ResNet-50, $math, batch $batch" beside $math
+done
+pipe_part table "ResNet-50, ways of computing" measure gpu_steps --part math --batch "$batch" \
+    --steps "$steps"
+pipe_part table "ResNet-50, inputs and steps in flight" measure gpu_steps --part inputs \
+    --batch "$batch" --steps "$steps"
+pipe_part table "ResNet-50, the first steps" measure gpu_steps --part first --batch "$batch"
+pipe_part table "tasks of empty cells" measure gpu_steps --part tasks
+
+for tool in memcheck racecheck synccheck; do
+    if $quick; then
+        not_run "compute-sanitizer $tool" "--quick"
+        continue
+    fi
+    pipe_part step "compute-sanitizer $tool, a pipe" sanitized_pipe $tool
+    test_part step "compute-sanitizer $tool, kernels" sanitized_tests $tool
+done
+finish

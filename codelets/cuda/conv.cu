@@ -4,6 +4,7 @@
  *
  * Limits: cuDNN's algorithms; or see conv_columns.cu.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "codelets/cuda/conv_internal.h"
@@ -147,6 +148,30 @@ static void reserve(const gpp__cuda_conv *c, const gpp__cuda *cuda, gpp__conv_wa
         w->scratch = columns;
 }
 
+/* What a way is computed by: "cuDNN 1, 0", as they are tried. */
+static void name_way(const gpp__cuda_conv *c, const gpp__conv_choice *w, char *name, size_t size)
+{
+    if (w->columns) {
+        snprintf(name, size, "%s", c->plain ? "cuBLAS" : "columns");
+        return;
+    }
+    int at = snprintf(name, size, "cuDNN %d", w->algorithm[0]);
+    for (int k = 1; k < w->algorithms && at < (int)size; k++)
+        at += snprintf(name + at, size - (size_t)at, ", %d", w->algorithm[k]);
+}
+
+static void tell_choice(const gpp__cuda_conv *c)
+{
+    char by[GPP__CONV_WAYS][80];
+    for (int k = 0; k < GPP__CONV_WAYS; k++)
+        name_way(c, &c->way[k], by[k], sizeof by[k]);
+    gpp__log(GPP_LOG_DEBUG,
+             "%s (layer %d, \"%s\"), %lld rows: maps by %s; gradients of images by %s, of weights "
+             "by %s",
+             c->layer->op->name, c->layer->index, c->layer->label, (long long)c->rows,
+             by[GPP__CONV_FORWARD], by[GPP__CONV_DATA], by[GPP__CONV_WEIGHTS]);
+}
+
 gpp_status gpp__cuda_conv_new(gpp__cuda_conv **out, const gpp__cuda *cuda, const gpp__layer *layer,
                               const gpp__conv_shape *shape, int64_t rows, bool library,
                               gpp_error *err)
@@ -169,6 +194,7 @@ gpp_status gpp__cuda_conv_new(gpp__cuda_conv **out, const gpp__cuda *cuda, const
     }
     for (int k = 0; k < GPP__CONV_WAYS; k++)
         reserve(c, cuda, (gpp__conv_way)k, &c->way[k]);
+    tell_choice(c);
     return GPP_OK;
 }
 

@@ -242,14 +242,27 @@ static cudnnStatus_t try_one(const gpp__conv_call *k, gpp__conv_way which, int a
         k->rest, w->workspace, a->add && !k->grad ? &one : &none, c->weights, grad);
 }
 
+/* Nobody is told unless the application asks for such remarks: what to do is known. */
+static void tell_refusal(const gpp__conv_call *k, const char *name, int algorithm,
+                         cudnnStatus_t code)
+{
+    const gpp__layer *layer = k->conv->layer;
+    gpp__log(GPP_LOG_DEBUG, "%s (layer %d, \"%s\"): algorithm %d is refused by %s: %s",
+             layer->op->name, layer->index, layer->label, algorithm, name,
+             cudnnGetErrorString(code));
+}
+
 gpp_status gpp__conv_by_library(const gpp__conv_call *k, gpp__conv_way which, bool *refused)
 {
     static const char *const name[] = {"cudnnConvolutionForward", "cudnnConvolutionBackwardData",
                                        "cudnnConvolutionBackwardFilter"};
     const gpp__conv_choice *w = &k->conv->way[which];
     cudnnStatus_t code = CUDNN_STATUS_NOT_SUPPORTED;
-    for (int tried = 0; tried < w->algorithms && unsupported(code); tried++)
+    for (int tried = 0; tried < w->algorithms && unsupported(code); tried++) {
         code = try_one(k, which, w->algorithm[tried]);
+        if (unsupported(code))
+            tell_refusal(k, name[which], w->algorithm[tried], code);
+    }
     *refused = unsupported(code);
     if (code == CUDNN_STATUS_SUCCESS || (*refused && w->instead))
         return GPP_OK;
