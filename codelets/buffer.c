@@ -306,6 +306,13 @@ gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, g
     return GPP_OK;
 }
 
+void gpp__block_wait(gpp__block_data *b)
+{
+    int node = (int)b->charge[0].node;
+    if (b->handle && !starpu_data_acquire_on_node(b->handle, node, STARPU_R))
+        starpu_data_release_on_node(b->handle, node);
+}
+
 char *gpp__block_pointer(void *interface)
 {
     return (char *)((block_interface *)interface)->ptr;

@@ -58,6 +58,9 @@ void gpp__block_unregister(gpp__block_data *b);
  */
 gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, gpp_error *err);
 
+/** Wait until nothing is being copied to its device. */
+void gpp__block_wait(gpp__block_data *b);
+
 /** Inside a task: where its k-th buffer is. */
 char *gpp__block_pointer(void *interface);
 

@@ -537,10 +537,13 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, 
         goto free_exec;
     }
     status = get_looks(p, e, err);
-    if (status == GPP_OK)
-        status = get_blocks(p, e, err);
     if (status != GPP_OK)
         goto free_exec;
+    status = get_blocks(p, e, err);
+    if (status != GPP_OK) {
+        gpp__exec_free_all(p); /* a buffer that could not grow is gone, also for others */
+        goto free_exec;
+    }
     for (size_t k = 0; k < e->plan->tasks; k++)
         fill_cell(p, e, k);
     *exec = e;
@@ -566,6 +569,8 @@ gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, in
             place = &p->exec[k];
     }
     gpp__settle(p); /* buffers may have to grow, and what flies may be what is forgotten */
+    if (p->stuck)
+        return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
     exec_free(p, *place);
     *place = NULL;
     gpp_status status = exec_new(p, flags, rows, instance, turn, place, err);

@@ -88,6 +88,8 @@ static gpp_status reserve_lanes(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
     if (lanes_have_room(p, e))
         return GPP_OK;
     gpp__settle(p);
+    if (p->stuck)
+        return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
     for (int d = 0; d < p->devices && status == GPP_OK; d++)
         status = gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->plan->count[d], err);
     return status;
@@ -217,9 +219,9 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     if (status == GPP_OK)
         status = reserve_lanes(p, e, err);
     if (status == GPP_OK)
-        status = gpp__loans_lend(p, e, &f->job, err);
-    if (status == GPP_OK)
         status = gpp__record_begin(p, e, &f->noted, err);
+    if (status == GPP_OK)
+        status = gpp__loans_lend(p, e, &f->job, err);
     if (status != GPP_OK)
         return status;
     number_tasks(p, e);
@@ -233,8 +235,10 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     gpp__policy_busy(p->runtime.context);
     assume_success(p, e->flags);
     gpp_status submitted = submit_all(p, f, &f->error);
-    if (submitted != GPP_OK)
+    if (submitted != GPP_OK) {
         f->status = submitted;
+        gpp__loans_settle(e);
+    }
     return GPP_OK;
 }
 

@@ -95,6 +95,8 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
                                    n->node[q].index);
     if (p->threads < 1)
         return gpp__fail(err, GPP_EINVAL, "profile %d has no times (sizes_only)", k);
+    if (gpp__first_rows(p->rows) == 0)
+        return gpp__fail(err, GPP_EINVAL, "profile %d is of no rows", k);
     return GPP_OK;
 }
 

@@ -111,6 +111,14 @@ static gpp_status lend_piece(const gpp_pipe *p, const gpp__exec *e, const gpp__j
     return gpp__block_lend(block, t.data + (size_t)row0 * t.bytes, (size_t)rows * t.bytes, err);
 }
 
+/* What no task asks for any more may still be on its way. */
+void gpp__loans_settle(const gpp__exec *e)
+{
+    for (size_t k = 0; k < e->plan->buffers; k++)
+        if (e->plan->buffer[k].cls == GPP__LENT)
+            gpp__block_wait(e->block[k]);
+}
+
 gpp_status gpp__loans_lend(const gpp_pipe *p, const gpp__exec *e, const gpp__job *job,
                            gpp_error *err)
 {
@@ -120,5 +128,7 @@ gpp_status gpp__loans_lend(const gpp_pipe *p, const gpp__exec *e, const gpp__job
         if (b->cls == GPP__LENT)
             status = lend_piece(p, e, job, &e->plan->loan[b->j], b->slot, e->block[k], err);
     }
+    if (status != GPP_OK)
+        gpp__loans_settle(e);
     return status;
 }

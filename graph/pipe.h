@@ -296,9 +296,11 @@ int gpp__loans_most(const gpp_pipe *pipe);
 /** Those of a step. @return their number */
 int gpp__loans_find(const gpp_pipe *pipe, const gpp__progset *full, const gpp__progset *last,
                     gpp__loan loan[]);
-/** Before a launch: where the caller has them. */
+/** Before a launch: where the caller has them. When it fails, nothing reads them any more. */
 gpp_status gpp__loans_lend(const gpp_pipe *pipe, const gpp__exec *exec, const gpp__job *job,
                            gpp_error *err);
+/** Wait for what is on its way, where tasks that would read it could not be submitted. */
+void gpp__loans_settle(const gpp__exec *exec);
 
 /** Bytes by which a plan's buffers would make a device's plan grow. */
 size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__exec *exec, int device);

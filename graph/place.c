@@ -153,7 +153,7 @@ size_t gpp__place_limit(const gpp_pipe *p, int device)
     return !has || (p->memory_limit && p->memory_limit < has) ? p->memory_limit : has;
 }
 
-/* A user's functions for a loss are for CPU cores alone; so may be others one day. */
+/* A loss of the user's may be for CPU cores alone (no run_cuda); so may be others one day. */
 gpp_status gpp__place_check(const gpp_pipe *p, gpp_error *err)
 {
     int last = p->device_of[p->partitions - 1];

@@ -252,8 +252,9 @@ static int read_gpu(const char *spec)
     if (!spec || strncmp(spec, "cuda:", 5) != 0)
         return -1;
     const char *at = spec + 5;
+    bool canonical = at[0] != '0' || !at[1]; /* names are compared */
     int ordinal = read_number(&at);
-    return *at ? -1 : ordinal;
+    return *at || !canonical ? -1 : ordinal;
 }
 
 static gpp_status want_core(machine *m, const char *spec, int core, gpp_error *err)

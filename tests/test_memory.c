@@ -292,3 +292,29 @@ Test(memory, that_is_not_there_is_an_error)
     cr_expect_null(b.handle);
     gpp_pipe_free(pipe);
 }
+
+/* Buffers that were to grow for it are gone; the plans that had them are made again. */
+Test(memory, a_mini_batch_for_which_there_is_none_leaves_the_pipe_usable)
+{
+    static const test_model wide = {
+        "", "linear out=64; tanh; linear out=64; tanh; linear out=5", 1, {64}, "mse"};
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    double loss[2];
+    setenv("STARPU_LIMIT_CPU_MEM", "60", 1); /* MiB */
+    o.chunks = 2;
+    o.optimizer = "sgd lr=0.1";
+    gpp_pipe *p = test_pipe_new(&wide, &o), *q = test_pipe_new(&wide, &o);
+    test_batch b = test_batch_new(p, 8, 1), large = test_batch_new(p, 400000, 1);
+    for (int k = 0; k < 2; k++)
+        cr_expect_eq(gpp_pipe_step(q, &b.x, &b.target, NULL, &loss[0], &err), GPP_OK);
+    cr_expect_eq(gpp_pipe_step(p, &b.x, &b.target, NULL, NULL, &err), GPP_OK);
+    cr_expect_eq(gpp_pipe_step(p, &large.x, &large.target, NULL, NULL, &err), GPP_ENOMEM);
+    gpp_error_clear(&err);
+    cr_expect_eq(gpp_pipe_step(p, &b.x, &b.target, NULL, &loss[1], &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(loss[0], loss[1]);
+    test_batch_free(&b);
+    test_batch_free(&large);
+    gpp_pipe_free(p);
+    gpp_pipe_free(q);
+}

@@ -201,6 +201,24 @@ Test(watchdog, gradients_of_a_step_that_was_given_up_are_written_to_no_freed_mem
     test_batch_free(&b);
 }
 
+/* A step of another size wants larger buffers, which are the hanging step's, too. */
+Test(watchdog, a_step_behind_one_that_was_given_up_is_refused_at_once)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe = gated_pipe();
+    test_batch b = test_batch_new(pipe, ROWS, 1), larger = test_batch_new(pipe, 8 * ROWS, 1);
+    cr_assert_eq(gpp_pipe_set_watchdog(pipe, SOON, NULL), GPP_OK);
+    shut(false, 1);
+    cr_expect_eq(gpp_pipe_submit(pipe, &b.x, &b.target, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(gpp_pipe_submit(pipe, &larger.x, &larger.target, NULL, &err), GPP_ESTATE);
+    cr_expect(gate.shut, "it has waited for the hanging step");
+    cr_expect_eq(gpp_pipe_wait(pipe, NULL, NULL), GPP_ETIMEDOUT);
+    open_gate(NULL);
+    gpp_pipe_free(pipe);
+    test_batch_free(&b);
+    test_batch_free(&larger);
+}
+
 /* An order that cannot go on: a position is given out to which no task belongs. */
 Test(watchdog, an_order_that_nobody_fills_is_given_up_and_the_pipe_goes_on)
 {

@@ -13,7 +13,7 @@ typedef struct gpp_loss_call {
     void *user;
     int micro_batch;
     int64_t row0;         /* first row of this micro-batch in the mini-batch */
-    int64_t batch_rows;   /* of the mini-batch: what a mean is divided by */
+    int64_t batch_rows;   /* of the mini-batch: what a mean is divided by; 0: no rows anywhere */
     gpp_tensor y, target; /* of this micro-batch; images are N, C, H, W */
     gpp_tensor grad_y;    /* to write, all of it: d loss / d y; data NULL: not wanted */
     gpp_error *err;       /* where to say what is wrong: its msg is shown behind the loss's name */
