@@ -1,7 +1,9 @@
-# cuDNN by its library and header: CUDNN::cudnn. Looked for beside the CUDA toolkit, too.
+# cuDNN by its library and header: CUDNN::cudnn. Looked for beside the CUDA toolkit, too, and in
+# CUDNN_ROOT, which may be PyPI's package: that has no libcudnn.so.
 
 find_package(CUDAToolkit QUIET)
-find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR
+  HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 mark_as_advanced(CUDNN_LIBRARY CUDNN_INCLUDE_DIR)
 

@@ -95,6 +95,15 @@ else()
     # stdc++: what nvcc generates for the host has guarded static variables.
     list(APPEND gridpipe_needs CUDA::cudart CUDA::cublas CUDNN::cudnn stdc++)
     message(STATUS "gridpipe: StarPU ${STARPU_VERSION} has CUDA: pipes run on GPUs, too")
+    # Streams go from StarPU's CUDA runtime to ours, which are two where their versions differ.
+    execute_process(COMMAND ${CMAKE_READELF} -d ${STARPU_LINK_LIBRARIES}
+      OUTPUT_VARIABLE gridpipe_starpu_links ERROR_QUIET)
+    if(gridpipe_starpu_links MATCHES "libcudart\\.so\\.([0-9]+)"
+        AND NOT CMAKE_MATCH_1 EQUAL CUDAToolkit_VERSION_MAJOR)
+      message(WARNING "gridpipe: StarPU ${STARPU_VERSION} was built with CUDA ${CMAKE_MATCH_1}, and "
+        "this toolkit is CUDA ${CUDAToolkit_VERSION}. Choose a toolkit of StarPU's version with "
+        "-DCMAKE_CUDA_COMPILER=.../bin/nvcc and -DCUDAToolkit_ROOT=...")
+    endif()
   else()
     message(STATUS "gridpipe: StarPU ${STARPU_VERSION} is built without CUDA: kernels are compiled, "
       "pipes run on CPU cores")

@@ -5,8 +5,9 @@
  * became ready. When a step has ended they are copied from there. What moved between memory nodes
  * and which bytes were alive is worked out from the plan's accesses, in the order in which the
  * tasks ran: a read fetches what is valid on other nodes only, a write makes it invalid there; a
- * value is alive from the begin of the task that writes it to the end of the last one that uses it,
- * or of the step when no task has read it since.
+ * value is alive from the begin of the task that writes it, or, if the caller has, of the first one
+ * that reads it, to the end of the last one that uses it, or of the step when no task has read it
+ * since.
  */
 #include "graph/trace.h"
 
@@ -202,7 +203,7 @@ static void use(noted *s, const gpp_pipe *p, const gpp__plan *plan, values *v, c
     if (!reads && !isnan(v->from[a->buffer]))
         add_life(s, p, b, v->from[a->buffer], v->until[a->buffer]);
     if (!reads || isnan(v->from[a->buffer]))
-        v->from[a->buffer] = reads ? s->step.begin_ms : t->start_ms;
+        v->from[a->buffer] = reads && b->cls != GPP__LENT ? s->step.begin_ms : t->start_ms;
     v->until[a->buffer] = t->end_ms;
     v->unread[a->buffer] = writes;
 }

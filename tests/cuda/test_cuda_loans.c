@@ -317,6 +317,29 @@ LOANS(what_is_fetched_counts_as_planned_memory)
     gpp_pipe_free(p);
 }
 
+/* What is there before a step is there after it: parameters, and state of the optimizer. */
+LOANS(a_trace_counts_what_is_fetched_from_its_first_reader_to_its_last)
+{
+    need_far_gpu();
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *p = pipe_on(far_gpu, &cases[0]);
+    test_batch b = test_batch_new(p, ROWS, 1);
+    gpp_trace *t;
+    size_t most = 0;
+    OK(gpp_pipe_record(p, 1, &err));
+    OK(gpp_pipe_step(p, &b.x, &b.target, NULL, NULL, &err));
+    OK(gpp_pipe_trace(p, &t, &err));
+    cr_assert_gt(t->points, 1);
+    cr_expect_eq(t->point[0].bytes, t->point[t->points - 1].bytes, "%zu, then %zu",
+                 t->point[0].bytes, t->point[t->points - 1].bytes);
+    for (int k = 0; k < t->points; k++)
+        most = t->point[k].bytes > most ? t->point[k].bytes : most;
+    cr_expect_leq(most, t->device[0].planned);
+    gpp_trace_free(t);
+    test_batch_free(&b);
+    gpp_pipe_free(p);
+}
+
 /* --- before they are wanted --- */
 
 /* While the first micro-batch is worked on, the second's piece has to be on its way. The operator
