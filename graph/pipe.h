@@ -185,7 +185,7 @@ struct gpp_pipe {
     gpp__stage *stage;               /* [partitions] */
     int stages;                      /* initialised */
     gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
-    int slot_lists; /* most of partitions, devices, crossings and loans */
+    int slot_lists;                  /* most of partitions, devices, crossings and loans */
     gpp__kept *kept;
     int kepts;
 
