@@ -38,7 +38,7 @@ static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
     }
 }
 
-static gpp_status list_named(gpp_pipe *p, gpp_error *err)
+gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
 {
     size_t name_bytes;
     count_named(p, &name_bytes);
@@ -162,7 +162,7 @@ static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
 
 gpp_status gpp__params_init(gpp_pipe *p, gpp_error *err)
 {
-    gpp_status status = list_named(p, err);
+    gpp_status status = GPP_OK;
     for (int j = 0; status == GPP_OK && j < p->partitions; j++)
         status = init_block(p, j, err);
     return status;

@@ -249,6 +249,8 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
     if (status == GPP_OK)
         status = make_stages(p, o->batch, err);
     if (status == GPP_OK)
+        status = gpp__params_list(p, err);
+    if (status == GPP_OK)
         status = gpp__cut_crossings(p, err);
     return status == GPP_OK && !p->draft ? equip(p, o, err) : status;
 }

@@ -405,7 +405,10 @@ void gpp__discard_kept(gpp_pipe *pipe);
 const gpp__stage *gpp__block_end(const gpp_pipe *pipe, int partition);
 /** Bytes of the optimizer's state in a partition's block; 0 without an optimizer. */
 size_t gpp__optimizer_bytes(const gpp_pipe *pipe, int partition);
-/** Parameters: their names, their memory, their initial values. */
+/** Count and name the parameters and buffers. A plan's buffers depend on their number, so this comes
+ * before the first plan, a draft's as well. */
+gpp_status gpp__params_list(gpp_pipe *pipe, gpp_error *err);
+/** The memory of parameters and optimizer state, and their initial values. */
 gpp_status gpp__params_init(gpp_pipe *pipe, gpp_error *err);
 void gpp__params_release(gpp_pipe *pipe);
 

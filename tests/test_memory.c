@@ -277,6 +277,93 @@ Test(memory, the_limit_holds_for_all_steps_together)
     }
 }
 
+/* A step that asks for more than gradients needs buffers of its own. */
+typedef struct batch_case {
+    char why[32];
+    double clip_norm;
+    bool skip_nonfinite, deferred;
+    const char *pipeline;
+    gpp_checkpoint mode;
+} batch_case;
+
+static gpp_pipe *made_for(const batch_case *c, int64_t batch)
+{
+    static const test_model many = {
+        "", /* parameters: one more than eight sums of squares, which fill a cache line */
+        "linear out=16 @a; batchnorm; tanh; linear out=16; batchnorm; dropout p=0.2; linear out=16;"
+        "relu; linear out=16; batchnorm; linear out=5",
+        1,
+        {16},
+        "cross_entropy"};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.chunks = 4;
+    o.batch = batch;
+    o.clip_norm = c->clip_norm;
+    o.skip_nonfinite = c->skip_nonfinite;
+    o.deferred_batch_norm = c->deferred;
+    o.pipeline = c->pipeline;
+    o.checkpoint = c->mode;
+    o.activation_limit = c->mode == GPP_CHECKPOINT_BUDGET ? 40000 : 0;
+    return test_pipe_new(&many, &o);
+}
+
+/* Every kind of call that makes a plan, an evaluation first. */
+static void use_in_every_way(gpp_pipe *p, const test_batch *b, const char *why)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    bool done = gpp_pipe_evaluate(p, &b->x, &b->target, NULL, NULL, &err) == GPP_OK &&
+                gpp_pipe_step(p, &b->x, &b->target, NULL, NULL, &err) == GPP_OK &&
+                gpp_pipe_freeze(p, "a", true, &err) == GPP_OK &&
+                gpp_pipe_step(p, &b->x, &b->target, &b->y, NULL, &err) == GPP_OK &&
+                gpp_pipe_freeze(p, "a", false, &err) == GPP_OK &&
+                gpp_pipe_accumulate(p, true, &err) == GPP_OK &&
+                gpp_pipe_gradients(p, &b->x, &b->target, NULL, NULL, NULL, &err) == GPP_OK &&
+                gpp_pipe_gradients(p, &b->x, &b->target, NULL, NULL, NULL, &err) == GPP_OK &&
+                gpp_pipe_update(p, &err) == GPP_OK;
+    for (int k = 0; k < GPP_MAX_SUBMITTED; k++)
+        done = done && gpp_pipe_submit(p, &b->x, &b->target, NULL, &err) == GPP_OK;
+    for (int k = 0; k < GPP_MAX_SUBMITTED; k++)
+        done = done && gpp_pipe_wait(p, NULL, &err) == GPP_OK;
+    cr_expect(done, "%s: %s", why, err.msg);
+}
+
+Test(memory, what_is_made_for_a_batch_at_once_is_what_its_steps_would_have_made)
+{
+    static const batch_case cases[] = {
+        {.why = "nothing beside"},
+        {.why = "norms, to clip", .clip_norm = 0.1},
+        {.why = "norms, to skip", .skip_nonfinite = true, .mode = GPP_CHECKPOINT_NEVER},
+        {.why = "norms and records", .clip_norm = 0.1, .deferred = true},
+        {.why = "norms and held", .clip_norm = 0.1, .pipeline = "zb-h1"},
+        {.why = "norms, kept and tapes", .clip_norm = 0.1, .mode = GPP_CHECKPOINT_BUDGET},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_pipe *at_once = made_for(&cases[k], 64), *later = made_for(&cases[k], 0);
+        test_batch b = test_batch_new(later, 64, 1);
+        test_trace trace[2] = {{0}};
+        use_in_every_way(at_once, &b, cases[k].why);
+        use_in_every_way(later, &b, cases[k].why);
+        for (int d = 0; d < later->devices; d++) {
+            size_t planned[2];
+            gpp_pipe_memory(at_once, d, &planned[0], NULL, NULL);
+            gpp_pipe_memory(later, d, &planned[1], NULL, NULL);
+            cr_expect_eq(planned[0], planned[1],
+                         "%s: device %d: %zu bytes made for a batch, %zu "
+                         "when they are needed",
+                         cases[k].why, d, planned[0], planned[1]);
+        }
+        test_trace_params(&trace[0], at_once);
+        test_trace_params(&trace[1], later);
+        cr_expect_eq(test_trace_differs(&trace[0], &trace[1]), -1, "%s", cases[k].why);
+        test_trace_free(&trace[0]);
+        test_trace_free(&trace[1]);
+        test_batch_free(&b);
+        gpp_pipe_free(at_once);
+        gpp_pipe_free(later);
+    }
+}
+
 /* StarPU would ask for ever for memory that is not there, so it is taken before StarPU asks. */
 Test(memory, that_is_not_there_is_an_error)
 {
