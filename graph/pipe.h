@@ -116,7 +116,8 @@ enum { GPP__KEPT_LISTS = 3 };
 
 /** A forward that waits for its backward: what it has made is in instance (its index + 1). */
 typedef struct gpp__kept {
-    bool used, alone; /* alone: from a call that did not ask for its name */
+    bool used;
+    int name; /* -1: the call did not ask for one */
     gpp__batch rows;
     uint64_t step;                      /* of the random generator */
     gpp__slots *slots[GPP__KEPT_LISTS]; /* routes, tapes, what is kept beside them */
@@ -187,7 +188,7 @@ struct gpp_pipe {
     gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
     int slot_lists;                  /* most of partitions, devices, crossings and loans */
     gpp__kept *kept;
-    int kepts;
+    int kepts, next_name;
 
     gpp__exec *exec[GPP__EXECS];
     gpp__progset *progset[GPP__PROGSETS];

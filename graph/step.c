@@ -2,6 +2,7 @@
  * graph/step.c: the calls that run something: steps and their parts, at once or submitted to be
  * waited for later. What they do is launched and landed by flight.c.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,13 +146,23 @@ gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor
 /* --- forward now, backward later ---------------------------------------------------------------
  */
 
+enum { NAMELESS = -1 };
+
 /* Index of a kept forward, -1: there is none of this name. */
 static int kept_index(const gpp_pipe *p, int pass)
 {
-    for (int q = 0; pass == -1 && q < p->kepts; q++)
-        if (p->kept[q].used && p->kept[q].alone)
+    for (int q = 0; q < p->kepts; q++)
+        if (p->kept[q].used && p->kept[q].name == pass)
             return q;
-    return pass >= 0 && pass < p->kepts && p->kept[pass].used ? pass : -1;
+    return -1;
+}
+
+/* A name is given once, so that of a forward that is gone does not come to mean another. */
+static int new_name(gpp_pipe *p)
+{
+    int name = p->next_name;
+    p->next_name = name == INT_MAX ? 0 : name + 1;
+    return name;
 }
 
 gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *y, int *pass,
@@ -162,7 +173,7 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
         return status;
     if (!y)
         return gpp__fail(err, GPP_EINVAL, "y is NULL");
-    int index = pass ? -1 : kept_index(p, -1);
+    int index = pass ? -1 : kept_index(p, NAMELESS);
     if (index < 0)
         status = gpp__kept_find(p, &index, err);
     if (status != GPP_OK)
@@ -179,11 +190,11 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
         return status;
     gpp__kept *k = &p->kept[index];
     k->used = true;
-    k->alone = !pass;
+    k->name = pass ? new_name(p) : NAMELESS;
     k->rows = rows;
     k->step = p->steps++;
     if (pass)
-        *pass = index;
+        *pass = k->name;
     return GPP_OK;
 }
 

@@ -86,7 +86,7 @@ Test(modes, a_forward_goes_back_once_and_only_if_it_is_there)
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *p = pipe_new(2, GPP_CHECKPOINT_EXCEPT_LAST);
     test_batch b = test_batch_new(p, 6, 1);
-    int first, second;
+    int first, second, third;
     OK(gpp_pipe_forward(p, &b.x, &b.y, &first, &err));
     OK(gpp_pipe_forward(p, &b.x, &b.y, &second, &err));
     cr_expect_neq(first, second);
@@ -97,6 +97,10 @@ Test(modes, a_forward_goes_back_once_and_only_if_it_is_there)
     cr_expect_eq(gpp_pipe_backward(p, first, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE);
     OK(gpp_pipe_discard(p, second, &err));
     cr_expect_eq(gpp_pipe_discard(p, second, NULL), GPP_ESTATE);
+    OK(gpp_pipe_forward(p, &b.x, &b.y, &third, &err));
+    cr_expect_eq(gpp_pipe_backward(p, second, &b.x, &b.grad_y, NULL, NULL), GPP_ESTATE,
+                 "the name of one that is gone means another");
+    OK(gpp_pipe_backward(p, third, &b.x, &b.grad_y, NULL, &err));
     test_batch_free(&b);
     gpp_pipe_free(p);
 }

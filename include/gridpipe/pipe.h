@@ -269,7 +269,8 @@ GPP_API gpp_status gpp_pipe_discard_gradients(gpp_pipe *pipe, gpp_error *err);
  * once, each with memory of its own; setting a parameter or an update discards all of them.
  *
  * @param y     [outputs] out: (B, output shape)
- * @param pass  out: names this forward; NULL: it has no name, and replaces an earlier one without
+ * @param pass  out: names this forward, and no later one; NULL: it has no name, and replaces an
+ * earlier one without
  */
 GPP_API gpp_status gpp_pipe_forward(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *y,
                                     int *pass, gpp_error *err);
