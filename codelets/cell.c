@@ -367,7 +367,7 @@ static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
     c->start = c->end = gpp__cell_now();
     c->updated = false;
     c->judge = NULL;
-    atomic_store_explicit(&c->begun, c->job->run, memory_order_release);
+    atomic_store(&c->begun, c->job->run); /* whoever stops the job sees this, or is seen by it */
     work(c, buffers, fn);
     atomic_store_explicit(&c->ended, c->job->run, memory_order_release);
 }

@@ -48,7 +48,7 @@ void gpp__job_finished(gpp__job *job)
         job->ended = gpp__cell_now();
         if (job->over)
             job->over(job->over_arg);
-        pthread_cond_signal(&job->done);
+        pthread_cond_broadcast(&job->done);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -69,6 +69,17 @@ void gpp__job_stop(gpp__job *job)
 {
     atomic_store(&job->stop_clock, -1);
     fail_later(job);
+}
+
+void gpp__job_cancel(gpp__job *job, const char *why)
+{
+    pthread_mutex_lock(&job->lock);
+    if (job->left && !atomic_load(&job->updates)) {
+        gpp__fail(&job->error, GPP_ECANCELED, "%s", why);
+        job->error_clock = -1; /* no failure is earlier */
+        gpp__job_stop(job);
+    }
+    pthread_mutex_unlock(&job->lock);
 }
 
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err)

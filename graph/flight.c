@@ -215,7 +215,9 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     f->status = GPP_OK;
     gpp_error_clear(&f->error);
     set_job(p, f, e, step);
-    gpp_status status = e->flags & GPP__DO_UPDATE ? gpp__learn_prepare(p, f, err) : GPP_OK;
+    gpp_status status = gpp__exit_watch(p, err);
+    if (status == GPP_OK && (e->flags & GPP__DO_UPDATE))
+        status = gpp__learn_prepare(p, f, err);
     if (status == GPP_OK)
         status = reserve_lanes(p, e, err);
     if (status == GPP_OK)
@@ -229,9 +231,9 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     f->flying = true;
     f->steps = p->steps;
     f->updates = p->updates;
-    gpp__job_begin(&f->job, ++p->runs, e->plan->tasks);
     f->job.over = workers_rest;
     f->job.over_arg = p;
+    gpp__exit_begin_job(&f->job, ++p->runs, e->plan->tasks);
     gpp__policy_busy(p->runtime.context);
     assume_success(p, e->flags);
     gpp_status submitted = submit_all(p, f, &f->error);

@@ -312,6 +312,7 @@ void gpp_pipe_free(gpp_pipe *p)
         return;
     gpp__settle(p);
     gpp__stuck_settle(p);
+    gpp__exit_forget(p);
     gpp__recorder_free(p);
     gpp__exec_free_all(p);
     if (p->has_runtime)

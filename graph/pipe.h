@@ -214,6 +214,8 @@ struct gpp_pipe {
     bool stuck;           /* tasks of a step that has failed so have not ended yet */
     char *late[GPP__MAX_TENSORS];   /* memory of the step's that those may still write */
     struct gpp__recorder *recorder; /* NULL: nothing is noted (trace.h) */
+    bool watched;                   /* has launched something, and is in at_exit.c's list: */
+    gpp_pipe *next_watched;
 
     gpp__named *named; /* parameters, then buffers */
     int parameters, buffers;
@@ -390,6 +392,15 @@ void gpp__failure_seen(gpp_pipe *pipe);
 /** Parameter `k` of the pipe is, or is of the layer, called `name`. */
 bool gpp__param_is(const gpp_pipe *pipe, int k, const char *name);
 
+/* --- the program may end while steps run (at_exit.c) */
+
+/** Before a pipe's first launch. @return GPP_OK or GPP_ENOMEM */
+gpp_status gpp__exit_watch(gpp_pipe *pipe, gpp_error *err);
+/** Before a pipe is freed. */
+void gpp__exit_forget(gpp_pipe *pipe);
+/** gpp__job_begin; while another thread ends the program, the step is cancelled at once. */
+void gpp__exit_begin_job(gpp__job *job, uint64_t run, size_t tasks);
+
 /** GPP_ETIMEDOUT: who waits for whom in a step that does not move (watchdog.c). */
 gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gpp_error *err);
 /** Wait for tasks that a watchdog has given up. */
@@ -406,8 +417,8 @@ void gpp__discard_kept(gpp_pipe *pipe);
 const gpp__stage *gpp__block_end(const gpp_pipe *pipe, int partition);
 /** Bytes of the optimizer's state in a partition's block; 0 without an optimizer. */
 size_t gpp__optimizer_bytes(const gpp_pipe *pipe, int partition);
-/** Count and name the parameters and buffers. A plan's buffers depend on their number, so this comes
- * before the first plan, a draft's as well. */
+/** Count and name the parameters and buffers. A plan's buffers depend on their number, so this
+ * comes before the first plan, a draft's as well. */
 gpp_status gpp__params_list(gpp_pipe *pipe, gpp_error *err);
 /** The memory of parameters and optimizer state, and their initial values. */
 gpp_status gpp__params_init(gpp_pipe *pipe, gpp_error *err);

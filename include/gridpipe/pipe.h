@@ -183,8 +183,9 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
  * over no rows; may be NULL
  * @return GPP_OK, GPP_ESHAPE, GPP_ESTATE (no loss or no optimizer was chosen), GPP_ENUMERIC,
  * GPP_EKERNEL, ... After a failure inside the step, parameters, optimizer state and buffers are as
- * before it, its gradients are discarded and the pipe is usable. With B = 0, of all batches then,
- * no layer runs: outputs with fixed rows and gradients are zero, and the update takes place.
+ * before it, its gradients are discarded and the pipe is usable; what y holds is undefined. With
+ * B = 0, of all batches then, no layer runs: outputs with fixed rows and gradients are zero, and
+ * the update takes place.
  */
 GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                  const gpp_tensor *y, double *loss, gpp_error *err);
@@ -210,7 +211,14 @@ GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_
  * the one at the time of submission.
  *
  * When a step fails, those submitted before gpp_pipe_wait has reported that do nothing, and end
- * with GPP_ECANCELED; until then other calls that run something return GPP_ESTATE.
+ * with GPP_ECANCELED; until then other calls that run something return GPP_ESTATE. What such steps
+ * leave in y, and in the memory of gpp_pipe_keep_losses, is undefined: some of their tasks may have
+ * written.
+ *
+ * A program may end with steps submitted, by exit or by returning from main: they are cancelled,
+ * and the tasks that are running are waited for; a step whose updates have begun is waited for
+ * whole. What the steps use must still be there. Of arrays local to main that is true when it calls
+ * exit; when it returns, a task may be writing outputs to them at that instant.
  *
  * @param x, target, y  as in gpp_pipe_step; their elements must stay as they are, and y must not be
  *                      read, until gpp_pipe_wait has given this step
