@@ -24,7 +24,7 @@
 enum { MOST = 24, CLASSES = 4, CALLS = 50, PASSES = 6 };
 /* So many sequences draw all pairs of options; then they are drawn anew. */
 enum { ROUND = 120, SEQUENCES = 4 * ROUND };
-enum { NO_PASS = -2 }; /* no forward has this name */
+enum { NONE = -1, NO_PASS = -2 }; /* NO_PASS: no forward has this name */
 /* What an input holds that the operator `touchy` refuses. */
 #define REFUSED 43.0f
 
@@ -244,13 +244,14 @@ typedef struct sequence {
     int64_t classes[MOST];
     int kept_rows; /* for which losses are kept; 0: they are not */
     struct {
-        bool y, target;
+        bool y;
         int rows;
     } submitted[GPP_MAX_SUBMITTED]; /* in a ring, as y of the sides: */
     int oldest, count;
+    int last_kept; /* of these, the one that writes kept losses last; NONE: none of them does */
     int pass_rows[PASSES]; /* of kept forwards; 0: none */
     float pass_x[PASSES][MOST * 32];
-    char folder[256], log[CALLS * 24];
+    char folder[256], log[CALLS * 32];
     side side[2];
 } sequence;
 
@@ -317,10 +318,9 @@ static void give_stats(side *d)
     give_number(d, stats.micro_batches);
 }
 
-static void give_each(const sequence *s, side *d)
+static void give_each(const sequence *s, side *d, int rows)
 {
-    int row = s->choice[LOSS] == MSE ? CLASSES : 1;
-    test_trace_add(&d->got, d->each, (size_t)(s->kept_rows * row));
+    test_trace_add(&d->got, d->each, (size_t)(rows * (s->choice[LOSS] == MSE ? CLASSES : 1)));
 }
 
 static void expect_same(sequence *s, bool *good)
@@ -385,8 +385,8 @@ static void run_now(sequence *s, side *d, const call *c)
         test_trace_add(&d->got, y, (size_t)(c->rows * CLASSES));
     if (wants_x)
         test_trace_add(&d->got, grad_x, (size_t)(c->rows * s->model->row));
-    if (target)
-        give_each(s, d);
+    if (target && s->kept_rows)
+        give_each(s, d, c->rows);
 }
 
 static int place_of(const sequence *s, int k)
@@ -394,7 +394,7 @@ static int place_of(const sequence *s, int k)
     return (s->oldest + k) % GPP_MAX_SUBMITTED;
 }
 
-static gpp_status submit(sequence *s, side *d, const call *c)
+static void submit(sequence *s, side *d, const call *c)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_tensor x = inputs(s, s->x, c->rows), t = target_of(s, c->rows),
@@ -405,10 +405,9 @@ static gpp_status submit(sequence *s, side *d, const call *c)
             ? gpp_pipe_submit(d->pipe, &x, &t, outputs, &err)
             : gpp_pipe_submit_evaluation(d->pipe, &x, c->second ? &t : NULL, outputs, &err);
     give_status(d, status, &err);
-    return status;
 }
 
-static gpp_status wait_for_one(sequence *s, side *d)
+static void wait_for_one(sequence *s, side *d)
 {
     gpp_error err = GPP_ERROR_INIT;
     double loss = NAN;
@@ -416,13 +415,12 @@ static gpp_status wait_for_one(sequence *s, side *d)
     give_status(d, status, &err);
     give_stats(d);
     if (status != GPP_OK)
-        return status;
+        return;
     give_number(d, loss);
     if (s->submitted[s->oldest].y)
         test_trace_add(&d->got, d->y[s->oldest], (size_t)(s->submitted[s->oldest].rows * CLASSES));
-    if (s->submitted[s->oldest].target && s->count == 1)
-        give_each(s, d);
-    return status;
+    if (s->last_kept == s->oldest)
+        give_each(s, d, s->submitted[s->oldest].rows);
 }
 
 static void go_forward(sequence *s, side *d, const call *c)
@@ -483,13 +481,14 @@ static void give_buffers(side *d)
     }
 }
 
-static gpp_status keep_losses(side *d, const call *c, int row)
+static gpp_status keep_losses(const sequence *s, side *d, const call *c, gpp_error *err)
 {
+    int row = s->choice[LOSS] == MSE ? CLASSES : 1;
     gpp_tensor each = {d->each, GPP_F32, row > 1 ? 2 : 1, {c->rows, row}};
-    return gpp_pipe_keep_losses(d->pipe, c->first && c->rows ? &each : NULL, NULL);
+    return gpp_pipe_keep_losses(d->pipe, c->first && c->rows ? &each : NULL, err);
 }
 
-static gpp_status change(sequence *s, int k, const call *c, gpp_error *err)
+static gpp_status try_change(sequence *s, int k, const call *c, gpp_error *err)
 {
     static const char *const names[] = {"first", "first.weight", "first.bias", "nothing"};
     char path[512], name[8];
@@ -520,79 +519,94 @@ static gpp_status change(sequence *s, int k, const call *c, gpp_error *err)
         return gpp_pipe_set_training(d->pipe, c->first, err);
     case RECORD:
         return gpp_pipe_record(d->pipe, c->pick % 3, err);
+    case KEEP:
+        return keep_losses(s, d, c, err);
     default:
         return GPP_EINVAL;
     }
 }
 
-/* What both pipes did is known now. */
+static void change(sequence *s, int k, const call *c)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    give_status(&s->side[k], try_change(s, k, c, &err), &err);
+}
+
+/* Everything gives its status first. */
+static gpp_status status_of(const side *d)
+{
+    double first;
+    memcpy(&first, d->got.value, sizeof first);
+    return (gpp_status)first;
+}
+
+/* What both pipes have done is known now. */
 static void follow(sequence *s, const call *c, gpp_status status)
 {
+    bool ok = status == GPP_OK, submits = c->kind == SUBMIT || c->kind == SUBMIT_EVALUATION;
+    bool evaluates = c->kind == EVALUATE || c->kind == SUBMIT_EVALUATION;
+    bool keeps = s->kept_rows && (!evaluates || c->second);
     if (c->kind == KEEP)
-        s->kept_rows = c->first && status == GPP_OK ? c->rows : 0;
-    if ((c->kind == SUBMIT || c->kind == SUBMIT_EVALUATION) && status == GPP_OK) {
+        s->kept_rows = c->first && ok ? c->rows : 0;
+    if ((c->kind == STEP || c->kind == GRADIENTS || c->kind == EVALUATE) && keeps)
+        s->last_kept = NONE;
+    if (submits && ok) {
         int at = place_of(s, s->count++);
         s->submitted[at].y = c->first;
-        s->submitted[at].target = c->kind == SUBMIT || c->second;
         s->submitted[at].rows = c->rows;
+        s->last_kept = keeps ? at : s->last_kept;
     }
     if (c->kind == WAIT && s->count) {
+        s->last_kept = s->last_kept == s->oldest ? NONE : s->last_kept;
         s->oldest = place_of(s, 1);
         s->count--;
     }
     if (c->kind == FORWARD)
-        s->pass_rows[c->pass] = status == GPP_OK ? c->rows : 0;
-    if ((c->kind == BACKWARD || c->kind == DISCARD) && status == GPP_OK)
+        s->pass_rows[c->pass] = ok ? c->rows : 0;
+    if ((c->kind == BACKWARD || c->kind == DISCARD) && ok)
         s->pass_rows[c->pass] = 0;
+}
+
+static void run_on(sequence *s, int k, const call *c)
+{
+    side *d = &s->side[k];
+    switch (c->kind) {
+    case STEP:
+    case GRADIENTS:
+    case EVALUATE:
+        run_now(s, d, c);
+        break;
+    case SUBMIT:
+    case SUBMIT_EVALUATION:
+        submit(s, d, c);
+        break;
+    case WAIT:
+        wait_for_one(s, d);
+        break;
+    case FORWARD:
+        go_forward(s, d, c);
+        break;
+    case BACKWARD:
+        go_back(s, d, c);
+        break;
+    case GET_AND_SET:
+    case GET_GRADIENT:
+        get_and_set(d, c);
+        break;
+    case BUFFERS:
+        give_buffers(d);
+        break;
+    default:
+        change(s, k, c);
+    }
+    give_number(d, gpp_pipe_submitted(d->pipe));
 }
 
 static void run_call(sequence *s, const call *c, bool *good)
 {
-    gpp_status status = GPP_OK;
-    for (int k = 0; k < 2; k++) {
-        side *d = &s->side[k];
-        gpp_error err = GPP_ERROR_INIT;
-        size_t before = d->got.count;
-        switch (c->kind) {
-        case STEP:
-        case GRADIENTS:
-        case EVALUATE:
-            run_now(s, d, c);
-            break;
-        case SUBMIT:
-        case SUBMIT_EVALUATION:
-            status = submit(s, d, c);
-            break;
-        case WAIT:
-            status = wait_for_one(s, d);
-            break;
-        case FORWARD:
-            go_forward(s, d, c);
-            break;
-        case BACKWARD:
-            go_back(s, d, c);
-            break;
-        case GET_AND_SET:
-        case GET_GRADIENT:
-            get_and_set(d, c);
-            break;
-        case BUFFERS:
-            give_buffers(d);
-            break;
-        case KEEP:
-            give_number(d, status = keep_losses(d, c, s->choice[LOSS] == MSE ? CLASSES : 1));
-            break;
-        default:
-            status = change(s, k, c, &err);
-            give_status(d, status, &err);
-        }
-        if ((c->kind == FORWARD || c->kind == BACKWARD) && d->got.count > before) {
-            double first;
-            memcpy(&first, d->got.value + before, sizeof first);
-            status = (gpp_status)first;
-        }
-        give_number(d, gpp_pipe_submitted(d->pipe));
-    }
+    for (int k = 0; k < 2; k++)
+        run_on(s, k, c);
+    gpp_status status = status_of(&s->side[0]);
     expect_same(s, good);
     follow(s, c, status);
 }
@@ -788,6 +802,7 @@ static void play(sequence *s)
     bool good = true;
     test_folder_new(s->folder);
     s->model = &models[s->choice[MODEL]];
+    s->last_kept = NONE;
     draw_inputs(s);
     make_pipes(s);
     for (int k = 0; k < 2 && s->choice[WATCHDOG]; k++)
