@@ -35,7 +35,10 @@ static gpp_status slow_infer(gpp_signature *s)
     return GPP_OK;
 }
 
-static void be_slow(void)
+static useconds_t patience = 1000; /* of a call; of backwards of the first partition: */
+static useconds_t first_patience = 1000;
+
+static void be_slow(useconds_t us)
 {
     int call = atomic_fetch_add(&calls, 1);
     atomic_fetch_add(&inside, 1);
@@ -46,20 +49,20 @@ static void be_slow(void)
         for (;;)
             pause();
     }
-    usleep(1000);
+    usleep(us);
     atomic_fetch_sub(&inside, 1);
 }
 
 static gpp_status slow_forward(gpp_call *c)
 {
-    be_slow();
+    be_slow(patience);
     memcpy(c->out[0].data, c->in[0].data, (size_t)test_tensor_count(&c->in[0]) * sizeof(float));
     return GPP_OK;
 }
 
 static gpp_status slow_backward(gpp_call *c)
 {
-    be_slow();
+    be_slow(c->layer < 3 ? first_patience : patience);
     if (c->grad_in[0].data)
         memcpy(c->grad_in[0].data, c->grad_out[0].data,
                (size_t)test_tensor_count(&c->grad_in[0]) * sizeof(float));
@@ -80,6 +83,7 @@ static gpp_pipe *slow_pipe(void)
     gpp_model *model;
     gpp_pipe *p = NULL;
     o.partitions = 2;
+    o.balance = (int[]){3, 2};
     o.chunks = 4;
     o.loss = "cross_entropy";
     o.optimizer = "adam";
@@ -172,6 +176,18 @@ static void expect_what_statuses_say(void)
     gpp_pipe_free(pipe_of_program);
 }
 
+/* Until the second partition has been updated and the first has not. */
+static void wait_for_an_update(void)
+{
+    for (int ms = 0; ms < 10000; ms++) {
+        for (int t = 0; t < GPP__TURNS; t++)
+            if (atomic_load(&pipe_of_program->flight[t].job.updates) == 1)
+                return;
+        usleep(1000);
+    }
+    _exit(NOT_READY);
+}
+
 static void *end_soon(void *delay)
 {
     usleep(*(useconds_t *)delay);
@@ -214,15 +230,23 @@ static void end_in_a_child(void)
 
 /* --- ways to end ------------------------------------------------------------------------------ */
 
-typedef enum way { RETURNS, FRAME, EVALUATIONS, HANDLER, THREAD, OPERATOR, STUCK, CHILD, WAYS } way;
+typedef enum way {
+    RETURNS,
+    FRAME,
+    EVALUATIONS,
+    HANDLER,
+    UPDATING,
+    THREAD,
+    OPERATOR,
+    STUCK,
+    CHILD,
+    WAYS
+} way;
 static const char *const names[WAYS] = {
-    "steps are submitted",
-    "tensors in a frame that is gone",
-    "evaluations are submitted",
-    "a handler waits for them",
-    "another thread ends the program",
-    "an operator ends it",
-    "a task that never comes back",
+    "steps are submitted",        "tensors in a frame that is gone",
+    "evaluations are submitted",  "a handler waits for them",
+    "a step has begun to update", "another thread ends the program",
+    "an operator ends it",        "a task that never comes back",
     "a forked child ends",
 };
 
@@ -230,7 +254,7 @@ static void run_program(way w, useconds_t delay)
 {
     pthread_t thread;
     atexit(expect_quiet);
-    if (w == HANDLER)
+    if (w == HANDLER || w == UPDATING)
         atexit(expect_what_statuses_say);
     outputs = malloc(ROWS * FEATURES * sizeof *outputs);
     pipe_of_program = slow_pipe();
@@ -238,6 +262,7 @@ static void run_program(way w, useconds_t delay)
         _exit(NOT_READY);
     misdeed = w == OPERATOR ? EXIT : w == STUCK ? BLOCK : NOTHING;
     misdeed_at = (int)(delay / 1000);
+    first_patience = w == UPDATING ? 20000 : patience;
     if (w == STUCK)
         gpp_pipe_set_watchdog(pipe_of_program, 0.1, NULL);
     if (w == THREAD) {
@@ -249,7 +274,10 @@ static void run_program(way w, useconds_t delay)
     if (w == OPERATOR)
         for (;;)
             pause();
-    usleep(delay);
+    if (w == UPDATING)
+        wait_for_an_update();
+    else
+        usleep(delay);
     if (w == CHILD)
         end_in_a_child();
     exit(0);
@@ -272,6 +300,6 @@ TestSuite(at_exit, .timeout = 300);
 Test(at_exit, steps_that_run_are_cancelled_and_what_has_begun_is_waited_for)
 {
     for (way w = RETURNS; w < WAYS; w++)
-        for (useconds_t delay = 0; delay < 40000; delay += 9000)
+        for (useconds_t delay = w == UPDATING ? 27000 : 0; delay < 40000; delay += 9000)
             expect_quiet_end(w, delay);
 }
