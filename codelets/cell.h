@@ -133,9 +133,9 @@ void gpp__job_release(gpp__job *job);
 void gpp__job_begin(gpp__job *job, uint64_t run, size_t tasks);
 /** Tasks that have not begun end without effect, as do those of later steps. */
 void gpp__job_stop(gpp__job *job);
-/** From any thread: let a step that runs fail with GPP_ECANCELED, as tasks that have not begun end
- * without effect. One whose updates have begun goes on. */
-void gpp__job_cancel(gpp__job *job, const char *why);
+/** From any thread: let a step that runs fail with GPP_ECANCELED; tasks that have not begun end
+ * without effect. @param also_updating  false: a step whose updates have begun goes on */
+void gpp__job_cancel(gpp__job *job, const char *why, bool also_updating);
 void gpp__cell_finished(void *cell);
 /** Where tasks run behind the worker's back: to be called when the device is done with one, before
  * those that depend on it are let go. */

@@ -21,6 +21,10 @@ gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *ru
 gpp_status gpp__cell_look(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
                           gpp__judge judge);
 
+/** Count an update that begins. @param clock  of its cell. @return false: the step was stopped
+ * meanwhile, and the update must not change anything */
+bool gpp__job_begin_update(gpp__job *job, int clock);
+
 /** Note in the job that the cell has failed; `error` gets words if it has none. */
 void gpp__cell_failed(gpp__cell *cell, gpp_status status, gpp_error *error);
 

@@ -71,10 +71,20 @@ void gpp__job_stop(gpp__job *job)
     fail_later(job);
 }
 
-void gpp__job_cancel(gpp__job *job, const char *why)
+bool gpp__job_begin_update(gpp__job *job, int clock)
 {
     pthread_mutex_lock(&job->lock);
-    if (job->left && !atomic_load(&job->updates)) {
+    bool may = clock <= atomic_load(&job->stop_clock) && job->run <= atomic_load(job->failed);
+    if (may)
+        atomic_fetch_add(&job->updates, 1);
+    pthread_mutex_unlock(&job->lock);
+    return may;
+}
+
+void gpp__job_cancel(gpp__job *job, const char *why, bool also_updating)
+{
+    pthread_mutex_lock(&job->lock);
+    if (job->left && (also_updating || !atomic_load(&job->updates))) {
         gpp__fail(&job->error, GPP_ECANCELED, "%s", why);
         job->error_clock = -1; /* no failure is earlier */
         gpp__job_stop(job);

@@ -350,7 +350,8 @@ gpp_status gpp__cell_update(gpp__cell *c, void *buffers[], const gpp__run *run)
         return status; /* nothing to learn or to count, or its home does it */
     if (backup)
         back_up(c, run, backup, &at);
-    atomic_fetch_add(&c->job->updates, 1);
+    if (!gpp__job_begin_update(c->job, c->clock))
+        return GPP_OK;
     c->updated = true;
     status = run->training ? commit(c, buffers, run, at.params) : GPP_OK;
     return status == GPP_OK && at.grads && !isnan(at.factor) ? learn(c, run, &at) : status;

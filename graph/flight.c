@@ -388,6 +388,7 @@ static void take_stats(gpp_pipe *p, gpp__flight *f)
 static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
 {
     gpp_status status = GPP_OK;
+    gpp__exit_note_success(f->exec->flags & GPP__DO_BACKWARD);
     if (f->exec->flags & GPP__DO_UPDATE)
         gpp__discard_kept(p);
     else

@@ -400,6 +400,8 @@ gpp_status gpp__exit_watch(gpp_pipe *pipe, gpp_error *err);
 void gpp__exit_forget(gpp_pipe *pipe);
 /** gpp__job_begin; while another thread ends the program, the step is cancelled at once. */
 void gpp__exit_begin_job(gpp__job *job, uint64_t run, size_t tasks);
+/** All tasks of a pass have run, so what they use is initialised. @param trained  backwards too */
+void gpp__exit_note_success(bool trained);
 
 /** GPP_ETIMEDOUT: who waits for whom in a step that does not move (watchdog.c). */
 gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gpp_error *err);

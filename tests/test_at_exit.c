@@ -1,7 +1,7 @@
 /*
  * tests/test_at_exit.c: programs that end while steps run. Each is a process of its own. When
- * exit() comes to the handlers that were registered before the first step, no operator may be
- * running or begin to, and what the steps have left is what their statuses say.
+ * exit() comes to the handlers that were registered before the first step, or in it, no operator
+ * may be running or begin to, and what the steps have left is what their statuses say.
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "codelets/cell_internal.h"
 #include "tests/pipes.h"
 
 enum { ROWS = 8, FEATURES = 6, STEPS = 3 };
@@ -35,8 +36,18 @@ static gpp_status slow_infer(gpp_signature *s)
     return GPP_OK;
 }
 
+static void expect_quiet(void);
+
+/* As a static object of C++ does that is made when it is first used. */
+static void register_late(void)
+{
+    atexit(expect_quiet);
+}
+
 static void be_slow(void)
 {
+    static pthread_once_t first = PTHREAD_ONCE_INIT;
+    pthread_once(&first, register_late);
     int call = atomic_fetch_add(&calls, 1);
     atomic_fetch_add(&inside, 1);
     if (misdeed != NOTHING && call == misdeed_at) {
@@ -311,4 +322,23 @@ Test(at_exit, steps_that_run_are_cancelled_and_what_has_begun_is_waited_for)
     for (way w = RETURNS; w < WAYS; w++)
         for (useconds_t delay = 0; delay < 40000; delay += 9000)
             expect_quiet_end(w, delay);
+}
+
+Test(at_exit, a_step_is_cancelled_or_updates_but_not_both)
+{
+    for (int begun = 0; begun < 2; begun++)
+        for (int force = 0; force < 2; force++) {
+            atomic_uint_fast64_t failed;
+            gpp__job job;
+            atomic_init(&failed, UINT64_MAX);
+            gpp__job_init(&job, &failed);
+            gpp__job_begin(&job, 1, 1);
+            if (begun)
+                cr_expect(gpp__job_begin_update(&job, 3));
+            gpp__job_cancel(&job, "enough", force);
+            bool cancelled = force || !begun;
+            cr_expect_eq(job.error.code, cancelled ? GPP_ECANCELED : GPP_OK);
+            cr_expect_eq(gpp__job_begin_update(&job, 4), !cancelled);
+            gpp__job_release(&job);
+        }
 }

@@ -23,7 +23,7 @@ GPP_BEGIN_DECLS
     X(GPP_EIO, 11, "reading or writing failed")                                                    \
     X(GPP_EUNSUPPORTED, 12, "not supported by this build")                                         \
     X(GPP_ETIMEDOUT, 13, "nothing has moved for too long")                                         \
-    X(GPP_ECANCELED, 14, "not done, because something before it has failed")
+    X(GPP_ECANCELED, 14, "not done: something before it has failed, or the program is ending")
 
 typedef enum gpp_status {
 #define GPP_STATUS_ENUM(name, value, text) name = value,

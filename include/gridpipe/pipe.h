@@ -182,10 +182,10 @@ GPP_API void gpp_pipe_free(gpp_pipe *pipe);
  * @param loss    out: the whole mini-batch's loss, as an unpipelined model gives it; NaN for a mean
  * over no rows; may be NULL
  * @return GPP_OK, GPP_ESHAPE, GPP_ESTATE (no loss or no optimizer was chosen), GPP_ENUMERIC,
- * GPP_EKERNEL, ... After a failure inside the step, parameters, optimizer state and buffers are as
- * before it, its gradients are discarded and the pipe is usable; what y holds is undefined. With
- * B = 0, of all batches then, no layer runs: outputs with fixed rows and gradients are zero, and
- * the update takes place.
+ * GPP_EKERNEL, GPP_ECANCELED (another thread ends the program), ... After a failure inside the
+ * step, parameters, optimizer state and buffers are as before it, its gradients are discarded and
+ * the pipe is usable; what y holds is undefined. With B = 0, of all batches then, no layer runs:
+ * outputs with fixed rows and gradients are zero, and the update takes place.
  */
 GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_tensor *target,
                                  const gpp_tensor *y, double *loss, gpp_error *err);
@@ -215,10 +215,11 @@ GPP_API gpp_status gpp_pipe_step(gpp_pipe *pipe, const gpp_tensor *x, const gpp_
  * leave in y, and in the memory of gpp_pipe_keep_losses, is undefined: some of their tasks may have
  * written.
  *
- * A program may end with steps submitted, by exit or by returning from main: they are cancelled,
- * and the tasks that are running are waited for; a step whose updates have begun is waited for
- * whole. What the steps use must still be there. Of arrays local to main that is true when it calls
- * exit; when it returns, a task may be writing outputs to them at that instant.
+ * A program may end with steps submitted, by exit or by returning from main. They are cancelled, as
+ * is what other threads are running, and tasks that have begun are waited for, as long as one ends
+ * within 10 seconds, or the watchdog's; a step whose updates have begun is waited for whole. What
+ * the steps use must still be there. Of arrays local to main that is true when it calls exit; when
+ * it returns, a task may be writing outputs to them at that instant.
  *
  * @param x, target, y  as in gpp_pipe_step; their elements must stay as they are, and y must not be
  *                      read, until gpp_pipe_wait has given this step
@@ -237,7 +238,7 @@ GPP_API gpp_status gpp_pipe_submit_evaluation(gpp_pipe *pipe, const gpp_tensor *
  * Wait for the oldest step that was submitted and not waited for.
  * @param loss  out: as gpp_pipe_step's; NaN of an evaluation without target; may be NULL
  * @return what the step returns: GPP_OK, GPP_ENUMERIC, GPP_EKERNEL, ..., GPP_ECANCELED (one before
- * it has failed); GPP_ESTATE with no step submitted, GPP_EINVAL
+ * it has failed, or the program is ending); GPP_ESTATE with no step submitted, GPP_EINVAL
  */
 GPP_API gpp_status gpp_pipe_wait(gpp_pipe *pipe, double *loss, gpp_error *err);
 /** Steps that were submitted and not waited for. */
