@@ -76,6 +76,10 @@ static void end_steps(void)
     if (process.pid != getpid())
         return;
     pthread_mutex_lock(&process.lock);
+    if (process.ending && !process.registered_again) { /* it is registered more than once */
+        pthread_mutex_unlock(&process.lock);
+        return;
+    }
     int worker = process.pipes ? starpu_worker_get_id() : -1;
     process.ending = true;
     process.registered_again = false;
