@@ -25,6 +25,12 @@ static void need(bool fine, const char *what)
 
 /* --- memory and numbers ----------------------------------------------------------------------- */
 
+uint64_t test_setting(const char *name, uint64_t fallback)
+{
+    const char *given = getenv(name);
+    return given && *given ? strtoull(given, NULL, 10) : fallback;
+}
+
 void *test_room(size_t bytes)
 {
     void *room = NULL;

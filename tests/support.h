@@ -9,6 +9,9 @@
 
 #include "codelets/op.h"
 
+/** A number from the environment: what a run by hand may choose. */
+uint64_t test_setting(const char *name, uint64_t fallback);
+
 /** Exactly `bytes` bytes, aligned as the library's buffers, filled with 0xff (as float32: NaN), so
  * that what is read before it is written shows. Release with free. */
 void *test_room(size_t bytes);

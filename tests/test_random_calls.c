@@ -20,6 +20,7 @@
 
 #include "tests/files.h"
 #include "tests/pipes.h"
+#include "tests/support.h"
 
 enum { MOST = 24, CLASSES = 4, CALLS = 50, PASSES = 6 };
 /* So many sequences draw all pairs of options; then they are drawn anew. */
@@ -250,6 +251,7 @@ typedef struct sequence {
     int oldest, count;
     int last_kept; /* of these, the one that writes kept losses last; NONE: none of them does */
     int pass_rows[PASSES]; /* of kept forwards; 0: none */
+    int go_back_soon;      /* so many of the next calls mostly belong to these */
     float pass_x[PASSES][MOST * 32];
     char folder[256], log[CALLS * 32];
     side side[2];
@@ -540,6 +542,13 @@ static gpp_status status_of(const side *d)
     return (gpp_status)first;
 }
 
+/* Kept forwards are gone after it, or when it lands. */
+static bool discards_kept(const call *c)
+{
+    return c->kind == STEP || c->kind == SUBMIT || c->kind == UPDATE || c->kind == LOAD ||
+           c->kind == FREEZE || (c->kind == GET_AND_SET && c->first);
+}
+
 /* What both pipes have done is known now. */
 static void follow(sequence *s, const call *c, gpp_status status)
 {
@@ -565,6 +574,9 @@ static void follow(sequence *s, const call *c, gpp_status status)
         s->pass_rows[c->pass] = ok ? c->rows : 0;
     if ((c->kind == BACKWARD || c->kind == DISCARD) && ok)
         s->pass_rows[c->pass] = 0;
+    if (discards_kept(c) && ok && draw(s, 8)) /* else their names are used again: an error */
+        memset(s->pass_rows, 0, sizeof s->pass_rows);
+    s->go_back_soon = c->kind == FORWARD && ok ? 6 : s->go_back_soon - (s->go_back_soon > 0);
 }
 
 static void run_on(sequence *s, int k, const call *c)
@@ -632,14 +644,23 @@ static void draw_inputs(sequence *s)
         s->x[at] = NAN;
 }
 
-static call draw_call(sequence *s)
+static call_kind draw_kind(sequence *s)
 {
-    call c = {0};
-    int total = 0, at = 0;
+    static const call_kind near_forwards[] = {FORWARD,  BACKWARD,     BACKWARD,  BACKWARD,
+                                              EVALUATE, GET_GRADIENT, GRADIENTS, DISCARD};
+    int total = 0, at = 0, kind = 0;
+    if (s->go_back_soon && draw(s, 5))
+        return near_forwards[draw(s, COUNT(near_forwards))];
     for (int k = 0; k < KINDS; k++)
         total += kinds[k].weight;
-    for (at = draw(s, total); at >= kinds[c.kind].weight; c.kind++)
-        at -= kinds[c.kind].weight;
+    for (at = draw(s, total); at >= kinds[kind].weight; kind++)
+        at -= kinds[kind].weight;
+    return (call_kind)kind;
+}
+
+static call draw_call(sequence *s)
+{
+    call c = {.kind = draw_kind(s)};
     static const int usual[] = {MOST, MOST, 12, 7};
     c.rows = draw(s, 3) ? usual[draw(s, 4)] : draw(s, MOST + 1);
     if (s->kept_rows && c.kind != KEEP && draw(s, 10))
@@ -841,19 +862,13 @@ static sequence *sequence_of(uint64_t seed)
     return s;
 }
 
-static uint64_t number(const char *name, uint64_t fallback)
-{
-    const char *given = getenv(name);
-    return given && *given ? strtoull(given, NULL, 10) : fallback;
-}
-
 TestSuite(random_calls, .timeout = 86400);
 
 Test(random_calls, give_the_same_bits_on_two_pipes_that_are_cut_differently)
 {
     static const test_model keeper = {"keeps the runtime up", "relu", 1, {1}, "mse"};
-    uint64_t first = number("GRIDPIPE_RANDOM_SEED", 0),
-             count = number("GRIDPIPE_RANDOM_CALLS", SEQUENCES);
+    uint64_t first = test_setting("GRIDPIPE_RANDOM_SEED", 0),
+             count = test_setting("GRIDPIPE_RANDOM_CALLS", SEQUENCES);
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *idle = test_pipe_new(&keeper, &o);
     for (uint64_t seed = first - first % ROUND; seed < first + count; seed++) {

@@ -382,16 +382,10 @@ static void check(uint64_t seed)
     gpp_model_free(model);
 }
 
-static uint64_t number(const char *name, uint64_t fallback)
-{
-    const char *given = getenv(name);
-    return given && *given ? strtoull(given, NULL, 10) : fallback;
-}
-
 Test(random_models, no_cut_changes_a_bit_and_chunks_only_the_rounding)
 {
-    uint64_t first = number("GRIDPIPE_RANDOM_SEED", 1),
-             count = number("GRIDPIPE_RANDOM_MODELS", 500);
+    uint64_t first = test_setting("GRIDPIPE_RANDOM_SEED", 1),
+             count = test_setting("GRIDPIPE_RANDOM_MODELS", 500);
     static const test_model keeper = {"keeps the runtime up", "relu", 1, {1}, "mse"};
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *idle = test_pipe_new(&keeper, &o);
