@@ -41,7 +41,7 @@
 #ifndef GPP_BALANCE_CHAIN_H
 #define GPP_BALANCE_CHAIN_H
 
-#include <private/status.h>
+#include "base/status.h"
 
 typedef struct gpp__chain_block {
     double drop_us, keep_us; /* of its forward, >= 0. (Its backward always runs once) */

@@ -28,7 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <private/status.h>
+#include "base/status.h"
 
 typedef struct crossing {
     uint64_t tensors, bytes;

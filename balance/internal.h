@@ -10,7 +10,7 @@
 
 #include <gridpipe/balance.h>
 
-#include "codelets/program.h"
+#include "codelets/program/program.h"
 #include "codelets/room.h"
 #include "sched/gpus.h"
 

@@ -14,9 +14,9 @@
 #ifndef GPP_BALANCE_SIMULATE_H
 #define GPP_BALANCE_SIMULATE_H
 
-#include <private/status.h>
+#include "base/status.h"
 
-#include "codelets/role.h"
+#include "codelets/tasks/role.h"
 
 typedef struct gpp__sim_task {
     int32_t device;

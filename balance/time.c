@@ -22,7 +22,7 @@
 #include <time.h>
 
 #include "balance/rig.h"
-#include "codelets/program_times.h"
+#include "codelets/program/times.h"
 
 enum { FORWARD = GPP__RIG_FORWARD, KEEP = GPP__RIG_KEEP, BACKWARD = GPP__RIG_BACKWARD };
 enum { WAYS = GPP__RIG_WAYS };

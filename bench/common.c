@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <private/status.h>
+#include "base/status.h"
 
 /* --- small things ----------------------------------------------------------------------------- */
 

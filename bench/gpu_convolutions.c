@@ -15,7 +15,7 @@
 #include "bench/gpu_model.h"
 #include "codelets/cuda/conv_internal.h"
 #include "codelets/ops/convolution.h"
-#include "graph/model.h"
+#include "graph/model/model.h"
 
 typedef struct settings {
     bool json, quick;

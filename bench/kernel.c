@@ -10,7 +10,7 @@
 #include <omp.h>
 #include <stdlib.h>
 
-#include "codelets/program.h"
+#include "codelets/program/program.h"
 
 typedef struct rig {
     gpp__network network; /* of the one operator */

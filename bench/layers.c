@@ -14,7 +14,7 @@
 #include "bench/ceiling.h"
 #include "bench/common.h"
 #include "bench/kernel.h"
-#include "graph/model.h"
+#include "graph/model/model.h"
 
 /* --- what is measured ------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/program_internal.h"
+#include "codelets/program/internal.h"
 
 static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 {

@@ -5,7 +5,7 @@
 #define GPP_BENCH_PIPES_H
 
 #include "bench/common.h"
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 
 /** A mini-batch for a pipe with a loss. */
 typedef struct bench_batch {

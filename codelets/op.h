@@ -27,7 +27,7 @@
 #define GPP_CODELETS_OP_H
 
 #include <gridpipe/model.h>
-#include <private/status.h>
+#include "base/status.h"
 
 #include "codelets/cpu/pool.h"
 

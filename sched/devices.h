@@ -13,7 +13,7 @@
 
 #include <hwloc.h>
 
-#include <private/status.h>
+#include "base/status.h"
 
 #include "sched/gpus.h"
 

@@ -11,7 +11,7 @@
 
 #include <hwloc.h>
 
-#include <private/status.h>
+#include "base/status.h"
 
 enum { GPP__MAX_GPUS = 32 };
 

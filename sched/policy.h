@@ -19,7 +19,7 @@
 #include <starpu.h>
 #include <starpu_scheduler.h>
 
-#include <private/status.h>
+#include "base/status.h"
 
 typedef struct gpp__lane gpp__lane;
 

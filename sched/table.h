@@ -2,12 +2,12 @@
  * sched/table.h: a schedule as data: for each device, the exact order of its tasks.
  *
  * Pure: no runtime, no model. A generator fills a table from the numbers of partitions,
- * micro-batches and devices; graph/plan.c checks that it can run and turns it into tasks with data.
+ * micro-batches and devices; graph/plan/plan.c checks that it can run and turns it into tasks with data.
  */
 #ifndef GPP_SCHED_TABLE_H
 #define GPP_SCHED_TABLE_H
 
-#include <private/status.h>
+#include "base/status.h"
 
 /* One list makes the enum, the letters of pictures and the names of traces. */
 #define GPP__KIND_LIST(X)                                                                          \

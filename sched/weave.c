@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sched/heap.h"
+#include "base/heap.h"
 
 typedef struct strand {
     gpp__entry offered;

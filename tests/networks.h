@@ -5,7 +5,7 @@
 #ifndef GPP_TESTS_NETWORKS_H
 #define GPP_TESTS_NETWORKS_H
 
-#include "graph/model.h"
+#include "graph/model/model.h"
 
 /* Calls that must succeed; a failure ends the test. */
 gpp_model *test_model_empty(void);

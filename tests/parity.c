@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 #include "tests/support.h"
 
 parity_diary parity_diary_now;

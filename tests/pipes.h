@@ -8,7 +8,7 @@
 
 #include <gridpipe.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 
 /** A model text with its input and loss. */
 typedef struct test_model {

@@ -6,7 +6,7 @@
 #ifndef GPP_TESTS_PLAN_RIG_H
 #define GPP_TESTS_PLAN_RIG_H
 
-#include "graph/plan.h"
+#include "graph/plan/plan.h"
 
 enum {
     PLAN_RIG_N = 6,    /* most partitions (and devices) that are drawn, */

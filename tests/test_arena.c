@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "codelets/arena.h"
+#include "codelets/program/arena.h"
 
 static size_t most_alive(const gpp__span *s, size_t count, int times)
 {

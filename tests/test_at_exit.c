@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "codelets/cell_internal.h"
+#include "codelets/tasks/internal.h"
 #include "tests/pipes.h"
 
 enum { ROWS = 8, FEATURES = 6, STEPS = 3 };

@@ -5,7 +5,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "codelets/program_internal.h"
+#include "codelets/program/internal.h"
 #include "tests/networks.h"
 #include "tests/pipes.h"
 #include "tests/support.h"

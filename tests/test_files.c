@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "graph/file.h"
+#include "graph/data/file.h"
 #include "tests/files.h"
 #include "tests/support.h"
 #include "tests/vectors.h"

@@ -10,7 +10,7 @@
 
 #include "codelets/attr.h"
 #include "codelets/loss.h"
-#include "codelets/user_loss.h"
+#include "codelets/user/loss.h"
 #include "tests/support.h"
 #include "tests/vectors.h"
 

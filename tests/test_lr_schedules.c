@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/lr_schedule.h"
+#include "graph/recipe/lr_schedule.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 

@@ -8,7 +8,7 @@
 
 #include <gridpipe.h>
 
-#include "graph/model.h"
+#include "graph/model/model.h"
 #include "tests/vectors.h"
 
 static gpp_status muladd_infer(gpp_signature *s)

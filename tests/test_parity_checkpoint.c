@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 #include "tests/parity.h"
 #include "tests/support.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 #include "tests/parity.h"
 #include "tests/support.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/plan.h"
+#include "graph/plan/plan.h"
 
 static const gpp__stage_sizes stage_sizes = {
     .params = 100, .grads = 100, .optimizer = 100, .tape = 2000, .scratch = 64, .trains = true};

@@ -10,7 +10,7 @@
 
 #include <gridpipe/plan.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 #include "tests/networks.h"
 
 /* --- models, devices and profiles ------------------------------------------------------------- */

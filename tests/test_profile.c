@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #include "balance/internal.h"
-#include "codelets/program_ports.h"
-#include "codelets/program_times.h"
-#include "graph/model.h"
+#include "codelets/program/ports.h"
+#include "codelets/program/times.h"
+#include "graph/model/model.h"
 #include "tests/parity.h"
 
 /* --- models ----------------------------------------------------------------------------------- */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/program.h"
-#include "graph/model.h"
+#include "codelets/program/program.h"
+#include "graph/model/model.h"
 #include "tests/support.h"
 
 typedef struct rig {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "codelets/optimizer.h"
-#include "graph/file.h"
+#include "graph/data/file.h"
 #include "tests/files.h"
 #include "tests/states.h"
 #include "tests/support.h"

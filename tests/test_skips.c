@@ -9,7 +9,7 @@
 
 #include <gridpipe.h>
 
-#include "graph/model.h"
+#include "graph/model/model.h"
 
 static gpp_model *from_text(const char *text)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include <gridpipe.h>
-#include <private/status.h>
+#include "base/status.h"
 
 Test(status, every_code_has_its_own_name_and_a_text)
 {

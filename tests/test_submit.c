@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "graph/trace.h"
+#include "graph/trace/trace.h"
 #include "tests/files.h"
 #include "tests/states.h"
 #include "tests/support.h"

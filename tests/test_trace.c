@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "graph/trace.h"
+#include "graph/trace/trace.h"
 #include "tests/pipes.h"
 
 TestSuite(trace, .timeout = 300);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/pipe.h"
+#include "graph/run/pipe.h"
 #include "tests/pipes.h"
 
 TestSuite(watchdog, .timeout = 300);

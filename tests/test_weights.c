@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/file.h"
+#include "graph/data/file.h"
 #include "tests/files.h"
 #include "tests/states.h"
 #include "tests/support.h"

@@ -5,7 +5,7 @@
 #ifndef GPP_TESTS_USER_RIG_H
 #define GPP_TESTS_USER_RIG_H
 
-#include "codelets/user.h"
+#include "codelets/user/user.h"
 
 enum { F = 3, ROWS = 4 }; /* features and rows of the tensors here */
 

@@ -10,7 +10,7 @@
 #ifndef GPP_CODELETS_CPU_DNNL_H
 #define GPP_CODELETS_CPU_DNNL_H
 
-#include <private/status.h>
+#include "base/status.h"
 
 /** A convolution of one row. Dimensions are height, width. */
 typedef struct gpp__conv_shape {

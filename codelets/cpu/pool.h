@@ -11,7 +11,7 @@
 #ifndef GPP_CODELETS_CPU_POOL_H
 #define GPP_CODELETS_CPU_POOL_H
 
-#include <private/status.h>
+#include "base/status.h"
 
 typedef struct gpp__pool gpp__pool;
 

@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-#include <private/status.h>
+#include "base/status.h"
 
 #include "codelets/op.h"
 

@@ -13,7 +13,7 @@
 #include <criterion/criterion.h>
 #include <gridpipe.h>
 
-#include "graph/trace.h"
+#include "graph/trace/trace.h"
 #include "tests/pipes.h"
 #include "tests/support.h"
 

@@ -14,7 +14,7 @@
 #include <gridpipe.h>
 
 #include "codelets/losses/internal.h"
-#include "codelets/user_loss.h"
+#include "codelets/user/loss.h"
 #include "tests/cuda/rig.h"
 
 enum { ROWS = 7, IN = 6, OUT = 4, CHUNKS = 3, PARAMS = 9 * IN + 9 + OUT * 9 + OUT };

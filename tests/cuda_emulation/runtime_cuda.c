@@ -1,12 +1,12 @@
 /*
- * tests/cuda_emulation/runtime_cuda.c: graph/runtime_cuda.c's place in a library whose GPUs are
+ * tests/cuda_emulation/runtime_cuda.c: graph/run/runtime_cuda.c's place in a library whose GPUs are
  * emulated: two of them, whose tasks StarPU's CPU workers run. Everything of a pipe on GPUs is
  * theirs then but StarPU's own driver: kernels, what cells copy, plans, errands.
  */
 #include <stdlib.h>
 
 #include "codelets/cuda/mover.h"
-#include "graph/runtime.h"
+#include "graph/run/runtime.h"
 
 enum { EMULATED = 2 };
 

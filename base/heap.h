@@ -1,0 +1,74 @@
+/*
+ * base/heap.h: a binary heap of small integers, lowest key first; equal keys by lowest value, so
+ * that whoever takes from it decides the same on every machine.
+ */
+#ifndef GPP_SCHED_HEAP_H
+#define GPP_SCHED_HEAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef struct gpp__heap_item {
+    uint64_t key;
+    int32_t value, stamp; /* stamp: what the user needs to recognise an item that is out of date */
+} gpp__heap_item;
+
+typedef struct gpp__heap {
+    gpp__heap_item *item;
+    size_t count, capacity;
+} gpp__heap;
+
+static inline bool gpp__heap_before(const gpp__heap_item *a, const gpp__heap_item *b)
+{
+    return a->key != b->key ? a->key < b->key : a->value < b->value;
+}
+
+/** Room for `capacity` items: that many pushes cannot fail. */
+static inline bool gpp__heap_reserve(gpp__heap *heap, size_t capacity)
+{
+    if (capacity <= heap->capacity)
+        return true;
+    gpp__heap_item *item = realloc(heap->item, capacity * sizeof *item);
+    if (!item)
+        return false;
+    heap->item = item;
+    heap->capacity = capacity;
+    return true;
+}
+
+/** False when there is no memory. */
+static inline bool gpp__heap_push(gpp__heap *heap, gpp__heap_item item)
+{
+    if (heap->count == heap->capacity && !gpp__heap_reserve(heap, 2 * heap->capacity + 8))
+        return false;
+    size_t at = heap->count++;
+    for (size_t up; at > 0 && gpp__heap_before(&item, &heap->item[up = (at - 1) / 2]); at = up)
+        heap->item[at] = heap->item[up];
+    heap->item[at] = item;
+    return true;
+}
+
+/** Removes and returns the lowest item; the heap must not be empty. */
+static inline gpp__heap_item gpp__heap_pop(gpp__heap *heap)
+{
+    gpp__heap_item top = heap->item[0], last = heap->item[--heap->count];
+    size_t at = 0;
+    for (size_t down; (down = 2 * at + 1) < heap->count; at = down) {
+        if (down + 1 < heap->count && gpp__heap_before(&heap->item[down + 1], &heap->item[down]))
+            down++;
+        if (!gpp__heap_before(&heap->item[down], &last))
+            break;
+        heap->item[at] = heap->item[down];
+    }
+    heap->item[at] = last;
+    return top;
+}
+
+static inline void gpp__heap_release(gpp__heap *heap)
+{
+    free(heap->item);
+    *heap = (gpp__heap){0};
+}
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * base/log.c: hands remarks to the application's sink.
+ *
+ * Invariant: one call of the sink at a time, and none to the old one after gpp_log_set has
+ * returned. Both follow from holding the lock during the call. The level is also kept in an atomic
+ * so that a silent library formats nothing and takes no lock.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static gpp_log_sink current_sink;
+static void *current_user;
+static atomic_int loudest = -1; /* remarks of a higher level are dropped */
+
+void gpp_log_set(gpp_log_sink sink, gpp_log_level level, void *user)
+{
+    pthread_mutex_lock(&lock);
+    current_sink = sink;
+    current_user = user;
+    atomic_store(&loudest, sink ? (int)level : -1);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The sink is promised one line. */
+static void join_lines(char *text)
+{
+    for (; *text; text++)
+        if (*text == '\n' || *text == '\r')
+            *text = ' ';
+}
+
+void gpp__log(gpp_log_level level, const char *format, ...)
+{
+    if ((int)level > atomic_load_explicit(&loudest, memory_order_relaxed))
+        return;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    join_lines(text);
+    pthread_mutex_lock(&lock);
+    if (current_sink && (int)level <= atomic_load_explicit(&loudest, memory_order_relaxed))
+        current_sink(level, text, current_user);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,31 @@
+/*
+ * codelets/tasks/internal.h: what the files of cells share: cell.c (a cell's surroundings and its
+ * passes), update.c (norms and updates) and job.c.
+ */
+#ifndef GPP_CODELETS_CELL_INTERNAL_H
+#define GPP_CODELETS_CELL_INTERNAL_H
+
+#include "codelets/tasks/cell.h"
+
+/** The task's buffer in a role; NULL: it has none. */
+char *gpp__cell_buffer(const gpp__cell *cell, void *buffers[], gpp__role role);
+
+/* What tasks N and U do. */
+gpp_status gpp__cell_norm(gpp__cell *cell, void *buffers[], const gpp__run *run);
+gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *run);
+
+/**
+ * Have a value of the device's judged when the device is done; nothing waits for it here.
+ * @param bytes  <= GPP__LOOK
+ */
+gpp_status gpp__cell_look(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
+                          gpp__judge judge);
+
+/** Count an update that begins. @param clock  of its cell. @return false: the step was stopped
+ * meanwhile, and the update must not change anything */
+bool gpp__job_begin_update(gpp__job *job, int clock);
+
+/** Note in the job that the cell has failed; `error` gets words if it has none. */
+void gpp__cell_failed(gpp__cell *cell, gpp_status status, gpp_error *error);
+
+#endif

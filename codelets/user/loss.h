@@ -1,0 +1,44 @@
+/*
+ * codelets/user/loss.h: a loss of the user's (gridpipe/loss.h) as a gpp_loss.
+ *
+ * It divides by nothing (its divisor is 1), has no unreduced losses (each is NULL) and no class
+ * weights. Its attributes are the definition, so that they may be kept as those of any loss: a pipe
+ * copies attr_size bytes from gpp__user_loss_attr.
+ */
+#ifndef GPP_CODELETS_USER_LOSS_H
+#define GPP_CODELETS_USER_LOSS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include <gridpipe/loss.h>
+
+#include "codelets/loss.h"
+
+/** @param loss  out; NULL on failure. Free with gpp__user_loss_free
+ * @param def   copied, its name too
+ * @return GPP_OK, GPP_EINVAL (no definition, no name, a function is missing, scratch for none),
+ * GPP_ENOMEM */
+gpp_status gpp__user_loss_new(gpp_loss **loss, const gpp_loss_function *def, gpp_error *err);
+/** NULL is fine. */
+void gpp__user_loss_free(gpp_loss *loss);
+
+/** What its functions take as attributes, attr_size bytes; lives as long as the loss. */
+const void *gpp__user_loss_attr(const gpp_loss *loss);
+
+/* --- a call, on cores and on CUDA ------------------------------------------------------------- */
+
+/** What the user's functions see of a call, with `said` as their error record. */
+gpp_loss_call gpp__user_loss_call(const gpp__loss_call *call, gpp_error *said);
+/** The outcome of the user's `function` ("run"), which has returned `status` and may have said
+ * something. */
+gpp_status gpp__user_loss_outcome(const gpp_loss_function *def, const char *function,
+                                  gpp_status status, const gpp_error *said, gpp_error *err);
+/** gpp_loss.run_cuda (user_loss.cu), where the definition has one. */
+gpp_status gpp__user_loss_run_cuda(const gpp__loss_call *call);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

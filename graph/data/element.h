@@ -1,0 +1,19 @@
+/*
+ * graph/data/element.h: types of elements in files.
+ */
+#ifndef GPP_GRAPH_ELEMENT_H
+#define GPP_GRAPH_ELEMENT_H
+
+#include <gridpipe/base.h>
+
+typedef struct gpp__element {
+    char name[8]; /* "F16" */
+    int bytes;    /* of one in a file */
+    gpp_dtype dtype;
+    void (*decode)(const unsigned char *from, size_t count, void *to); /* to elements of `dtype` */
+} gpp__element;
+
+/** NULL when there is none of this name. */
+const gpp__element *gpp__element_find(const char *name);
+
+#endif

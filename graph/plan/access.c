@@ -1,0 +1,357 @@
+/*
+ * graph/plan/access.c: what each task reads and writes.
+ *
+ *   F(i,j)  reads parameters and a(i,r) of every route r to j, writes a(i,r) of every route from j,
+ *           its record of statistics and t(i,j) or, when it is checkpointed, k(i,j)
+ *   R(i,j)  reads parameters, k(i,j) and the activations its layers ask for, writes t(i,j)
+ *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
+ *           gradients; O(i) reads the outputs
+ *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every route from j that has one, and the
+ *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j;
+ *           where it is split it writes h(i,j) instead of adding to the gradients
+ *   W(i,j)  reads what B(i,j) does but gradients of routes, and h(i,j); adds to the gradients
+ *   N(j)    reads gradients, adds to the norms, in which it has places of its own
+ *   U(j)    reads gradients and statistics, writes parameters and optimizer state, and what they
+ *           were to a backup; with norms it reads them all and scales the gradients
+ *
+ * Every N writes the norms and every U reads them, also those of partitions that learn nothing: the
+ * chain of N's is what U's wait for.
+ *
+ * The model's inputs, targets and the inputs' gradients are the caller's. What a device has to
+ * fetch of the first two is read as a loan: l(i,k) by the F(i,j), R(i,j), B(i,j) and W(i,j) that
+ * look at it, and by L(i) and S(i). Parameters, gradients and optimizer state are those of a
+ * partition's home, which alone updates them, with the statistics of all partitions that have
+ * theirs there. Things without bytes do not appear; a route always has some, since it also carries
+ * the order of the tasks at its two ends.
+ */
+#include "graph/plan/internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- accesses */
+
+typedef struct filler {
+    const gpp__plan_maker *p;
+    size_t count;    /* accesses so far */
+    bool *has_grads; /* [n] a home's gradients were written in this plan; then */
+    bool *has_stats; /* [n] a partition's statistics, */
+    bool has_losses; /* the losses, */
+    bool has_norms;  /* the norms */
+} filler;
+
+static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int32_t buffer)
+{
+    f->p->plan->access[f->count++] =
+        (gpp__access){(uint8_t)role, (uint8_t)mode, (uint16_t)port, buffer};
+    t->access_count++;
+}
+
+/* For something that tasks add to: the first one assigns it. */
+static int add_to(bool *has)
+{
+    int mode = *has ? GPP__READWRITE : GPP__WRITE;
+    *has = true;
+    return mode;
+}
+
+static void add_params(filler *f, gpp__task *t, int mode)
+{
+    int home = f->p->spec->stage[t->j].home;
+    if (f->p->spec->stage[home].params > 0)
+        add(f, t, GPP__ROLE_PARAMS, 0, mode, home);
+}
+
+static void add_tape(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].tape > 0)
+        add(f, t, GPP__ROLE_TAPE, 0, mode, gpp__value_tape(f->p, t->i, t->j));
+}
+
+/* What is kept of a micro-batch that is recomputed. */
+static void add_kept(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].kept > 0 && t->i < f->p->shape.checkpointed)
+        add(f, t, GPP__ROLE_KEPT, 0, mode, gpp__value_kept(f->p, t->i, t->j));
+}
+
+static void add_held(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].held > 0)
+        add(f, t, GPP__ROLE_HELD, 0, mode, gpp__value_held(f->p, t->i, t->j));
+}
+
+static void add_scratch(filler *f, gpp__task *t)
+{
+    if (f->p->spec->stage[t->j].scratch > 0)
+        add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
+}
+
+static bool reads_loan(const gpp__task *t, const gpp__loan *l)
+{
+    switch (t->kind) {
+    case GPP__FORWARD:
+        return true;
+    case GPP__RECOMPUTE:
+        return l->recompute_reads;
+    case GPP__LOSS:
+        return l->in_port < GPP__END_GRAD;
+    case GPP__SEED:
+        return l->in_port >= GPP__END_GRAD;
+    default:
+        return l->backward_reads;
+    }
+}
+
+/* What a partition's device, or the loss's, fetches of the caller's tensors. */
+static void add_loans(filler *f, gpp__task *t, int to)
+{
+    const gpp__plan_maker *p = f->p;
+    gpp__role role = to < p->n ? GPP__ROLE_LENT : GPP__ROLE_LENT_END;
+    for (int k = 0; k < p->plan->loans && p->plan->loan[k].to <= to; k++) {
+        const gpp__loan *l = &p->plan->loan[k];
+        if (l->to == to && reads_loan(t, l))
+            add(f, t, role, l->in_port, GPP__READ, k * p->m + (l->whole ? 0 : t->i));
+    }
+}
+
+/* The activations of routes to and from the task's partition that a way through its layers reads.
+ */
+static void add_reads(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    bool backward = t->kind != GPP__RECOMPUTE;
+    add_loans(f, t, t->j);
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++) {
+        const gpp__route *route = &p->plan->route[*r];
+        if (backward ? route->backward_reads_in : route->recompute_reads_in)
+            add(f, t, GPP__ROLE_IN, route->in_port, GPP__READ, gpp__value_activation(p, t->i, *r));
+    }
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++) {
+        const gpp__route *route = &p->plan->route[*r];
+        if (backward ? route->backward_reads_out : route->recompute_reads_out)
+            add(f, t, GPP__ROLE_OUT, route->out_port, GPP__READ,
+                gpp__value_activation(p, t->i, *r));
+    }
+}
+
+static void access_forward(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    add_params(f, t, GPP__READ);
+    add_loans(f, t, t->j);
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_IN, p->plan->route[*r].in_port, GPP__READ,
+            gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+            gpp__value_activation(p, t->i, *r));
+    if (!t->checkpointed && (p->shape.backward || p->shape.keep))
+        add_tape(f, t, GPP__WRITE);
+    if (t->checkpointed)
+        add_kept(f, t, GPP__WRITE);
+    if (p->spec->statistics && p->spec->stage[t->j].stats > 0)
+        add(f, t, GPP__ROLE_STATS, 0, add_to(&f->has_stats[t->j]), t->j);
+    add_scratch(f, t);
+}
+
+static void access_recompute(filler *f, gpp__task *t)
+{
+    add_params(f, t, GPP__READ);
+    add_reads(f, t);
+    add_kept(f, t, GPP__READ);
+    add_tape(f, t, GPP__WRITE);
+    add_scratch(f, t);
+}
+
+/* Gates open from the last partition to the first; the first of them assigns. Those of devices open
+ * in any order. */
+static void add_gate(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    if (gpp__plan_gates_devices(p) && t == &p->plan->task[p->done_on[t->device]])
+        add(f, t, GPP__ROLE_GATE, t->device, GPP__WRITE, t->device);
+    if (gpp__plan_gates_devices(p) || !p->shape.wait_for_all || !p->gate[t->j] ||
+        t != &p->plan->task[p->last_b[t->j]])
+        return;
+    add(f, t, GPP__ROLE_GATE, 0, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE, 0);
+}
+
+static void add_to_grads(filler *f, gpp__task *t)
+{
+    const gpp__stage_sizes *stage = &f->p->spec->stage[t->j];
+    if (stage->trains && f->p->spec->stage[stage->home].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+}
+
+static void access_weight(filler *f, gpp__task *t)
+{
+    add_params(f, t, GPP__READ);
+    add_to_grads(f, t);
+    add_reads(f, t);
+    add_tape(f, t, GPP__READ);
+    add_kept(f, t, GPP__READ);
+    add_held(f, t, GPP__READ);
+    add_scratch(f, t);
+    add_gate(f, t);
+}
+
+static void access_backward(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    add_params(f, t, GPP__READ);
+    if (!p->shape.split)
+        add_to_grads(f, t);
+    else if (stage->trains)
+        add_held(f, t, GPP__WRITE);
+    add_reads(f, t);
+    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__READ,
+                gpp__value_gradient(p, t->i, *r));
+    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_IN, p->plan->route[*r].in_port, GPP__WRITE,
+                gpp__value_gradient(p, t->i, *r));
+    add_tape(f, t, GPP__READ);
+    add_kept(f, t, GPP__READ);
+    add_scratch(f, t);
+    add_gate(f, t);
+}
+
+static void access_output(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    const int32_t *first = gpp__routes_to(p, p->n), *end = gpp__routes_to(p, p->n + 1);
+    for (const int32_t *r = first; r < end && t->kind != GPP__SEED; r++)
+        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__READ,
+            gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = first; r < end && t->kind != GPP__OUTPUT && p->shape.backward; r++)
+        if (p->plan->route[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+                gpp__value_gradient(p, t->i, *r));
+    if (t->kind != GPP__OUTPUT)
+        add_loans(f, t, p->n);
+    if (t->kind == GPP__LOSS)
+        add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
+    if (t->kind == GPP__LOSS && p->spec->loss_scratch > 0)
+        add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
+}
+
+static void add_grads(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, mode, t->j);
+}
+
+static void access_norm(filler *f, gpp__task *t)
+{
+    if (f->p->learns[t->j]) {
+        add_grads(f, t, GPP__READ);
+        add_scratch(f, t);
+    }
+    add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms), 0);
+}
+
+/* Of all partitions with this home, in their order. */
+static void add_statistics(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    for (int j = t->j, port = 0; j < p->n && p->commits[t->j]; j++)
+        if (p->spec->stage[j].home == t->j && p->spec->stage[j].stats > 0)
+            add(f, t, GPP__ROLE_STATS, port++, GPP__READ, j);
+}
+
+static void access_update(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    bool writes = p->learns[t->j] || p->commits[t->j];
+    if (writes)
+        add_params(f, t, GPP__READWRITE);
+    if (p->learns[t->j])
+        add_grads(f, t, p->shape.norms ? GPP__READWRITE : GPP__READ);
+    if (writes && stage->optimizer > 0)
+        add(f, t, GPP__ROLE_OPTIMIZER, 0, GPP__READWRITE, t->j);
+    if (writes && p->spec->backup && (stage->params > 0 || stage->optimizer > 0))
+        add(f, t, GPP__ROLE_BACKUP, 0, GPP__WRITE, t->j);
+    if (p->learns[t->j])
+        add_scratch(f, t);
+    add_statistics(f, t);
+    if (p->shape.norms)
+        add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, 0);
+    for (int d = 0; d < p->shape.devices && gpp__plan_gates_devices(p); d++)
+        if (p->done_on[d] >= 0)
+            add(f, t, GPP__ROLE_GATE, d, GPP__READ, d);
+    if (p->shape.wait_for_all && !p->shape.split)
+        add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
+}
+
+/* What a task has at most. */
+static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
+{
+    enum { BESIDES_ROUTES = 8 }; /* of an update: besides gates and statistics, too */
+    bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
+    int j = end ? p->n : t->j;
+    ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
+    if (!end)
+        routes += gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+    if (t->kind == GPP__UPDATE && gpp__plan_gates_devices(p))
+        routes += p->shape.devices;
+    if (t->kind == GPP__UPDATE && p->commits[t->j])
+        routes += p->n;
+    return 2 * (size_t)routes + (size_t)p->plan->loans + BESIDES_ROUTES;
+}
+
+static void access_all(filler *f)
+{
+    static void (*const of[GPP__KINDS])(filler *, gpp__task *) = {
+        [GPP__FORWARD] = access_forward,     [GPP__OUTPUT] = access_output,
+        [GPP__LOSS] = access_output,         [GPP__SEED] = access_output,
+        [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
+        [GPP__WEIGHT] = access_weight,       [GPP__NORM] = access_norm,
+        [GPP__UPDATE] = access_update,
+    };
+    for (size_t k = 0; k < f->p->plan->tasks; k++) {
+        gpp__task *t = &f->p->plan->task[k];
+        size_t before = f->count;
+        of[t->kind](f, t);
+        assert(f->count - before <= most_accesses(f->p, t));
+        (void)before;
+    }
+}
+
+/* The accesses are as many as they will be: no room to spare, and tasks may point to theirs. */
+static void settle(filler *f)
+{
+    gpp__plan *plan = f->p->plan;
+    gpp__access *access = realloc(plan->access, (f->count + 1) * sizeof *access);
+    if (access)
+        plan->access = access;
+    access = plan->access;
+    for (size_t k = 0; k < plan->tasks; k++) {
+        plan->task[k].access = access;
+        access += plan->task[k].access_count;
+    }
+}
+
+gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
+{
+    filler f = {.p = p, .has_grads = calloc(2 * (size_t)p->n, sizeof *f.has_grads)};
+    size_t room = 1;
+    for (size_t k = 0; k < p->plan->tasks; k++)
+        room += most_accesses(p, &p->plan->task[k]);
+    p->plan->access = malloc(room * sizeof *p->plan->access);
+    if (!f.has_grads || !p->plan->access) {
+        free(f.has_grads);
+        return gpp__fail(err, GPP_ENOMEM, "accesses of %zu tasks", p->plan->tasks);
+    }
+    f.has_stats = f.has_grads + p->n;
+    memset(f.has_grads, p->spec->accumulate, (size_t)p->n * sizeof *f.has_grads);
+    access_all(&f);
+    settle(&f);
+    free(f.has_grads);
+    return GPP_OK;
+}

@@ -1,0 +1,230 @@
+/*
+ * graph/plan/buffers.c: the buffers behind what tasks read and write: whose they are, which device
+ * pays for them, their bytes, and with them the bytes of each device.
+ */
+#include "graph/plan/internal.h"
+
+#include <stdlib.h>
+
+const char *gpp__class_name(gpp__class c)
+{
+    static const char *const name[GPP__CLASSES] = {
+        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",   [GPP__OPTIMIZER] = "optimizer",
+        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
+        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",     [GPP__LOSSES] = "losses",
+        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__KEPT] = "kept",
+        [GPP__HELD] = "held",         [GPP__UNPACKED] = "unpacked", [GPP__LENT] = "lent",
+    };
+    return (unsigned)c < GPP__CLASSES ? name[c] : "?";
+}
+
+static gpp__class class_of(int role)
+{
+    static const uint8_t of[GPP__ROLES] = {
+        [GPP__ROLE_PARAMS] = GPP__PARAMS,       [GPP__ROLE_GRADS] = GPP__GRADS,
+        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER, [GPP__ROLE_IN] = GPP__ROUTE,
+        [GPP__ROLE_OUT] = GPP__ROUTE,           [GPP__ROLE_GRAD_OUT] = GPP__ROUTE,
+        [GPP__ROLE_GRAD_IN] = GPP__ROUTE,       [GPP__ROLE_TAPE] = GPP__TAPE,
+        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
+        [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
+        [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
+        [GPP__ROLE_KEPT] = GPP__KEPT,           [GPP__ROLE_HELD] = GPP__HELD,
+        [GPP__ROLE_LENT] = GPP__LENT,           [GPP__ROLE_LENT_END] = GPP__LENT,
+    };
+    return (gpp__class)of[role];
+}
+
+/* The most that a partition on the device needs. */
+static size_t scratch_of(const gpp__plan_maker *p, int device)
+{
+    size_t most = device == p->last_device ? p->spec->loss_scratch : 0;
+    for (int j = 0; j < p->n; j++)
+        if (p->shape.device_of[j] == device && p->spec->stage[j].scratch > most)
+            most = p->spec->stage[j].scratch;
+    return most;
+}
+
+/* More than can be counted: all that can. */
+static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
+{
+    const gpp__stage_sizes *stage = p->spec->stage;
+    size_t bytes = SIZE_MAX;
+    switch (cls) {
+    case GPP__PARAMS:
+        return stage[j].params;
+    case GPP__GRADS:
+        return stage[j].grads;
+    case GPP__OPTIMIZER:
+        return stage[j].optimizer;
+    case GPP__ROUTE:
+        return p->plan->route[j].bytes;
+    case GPP__TAPE:
+        return stage[j].tape;
+    case GPP__KEPT:
+        return stage[j].kept;
+    case GPP__HELD:
+        return stage[j].held;
+    case GPP__SCRATCH:
+        return scratch_of(p, j);
+    case GPP__STATS:
+        gpp__mul(stage[j].stats, (size_t)p->m, &bytes);
+        return bytes;
+    case GPP__BACKUP:
+        gpp__add(stage[j].params, stage[j].optimizer, &bytes);
+        return bytes;
+    case GPP__LOSSES:
+        return (size_t)p->m * sizeof(double);
+    case GPP__LENT:
+        return p->plan->loan[j].bytes;
+    case GPP__NORMS: /* carry the order of N's, even where they sum nothing up */
+        return p->spec->norms > 0 ? p->spec->norms : 1;
+    default:
+        return 1;
+    }
+}
+
+static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
+{
+    switch (cls) {
+    case GPP__ROUTE:
+        return gpp__route_consumer(p, j);
+    case GPP__SCRATCH:
+        return j;
+    case GPP__LENT:
+        return p->plan->loan[j].to < p->n ? p->shape.device_of[p->plan->loan[j].to]
+                                          : p->last_device;
+    case GPP__LOSSES:
+        return p->last_device;
+    case GPP__GATE:
+        return gpp__plan_gates_devices(p) ? j : p->shape.device_of[0];
+    case GPP__NORMS:
+        return p->shape.device_of[0];
+    default:
+        return p->shape.device_of[j];
+    }
+}
+
+/* Bytes that cannot be rounded up are 0 then, which count_bytes finds. */
+static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
+{
+    const int *node_of = p->spec->node_of;
+    gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
+    b.bytes = gpp__align(bytes_of(p, cls, j));
+    b.device = device_of(p, cls, j);
+    if (cls == GPP__ROUTE && node_of) {
+        int producer = gpp__route_producer(p, j);
+        if (node_of[producer] != node_of[b.device])
+            b.other = producer;
+    }
+    return b;
+}
+
+/* What an access that is of no value refers to: partition, route, device or loan, and slot. */
+static int whose(const gpp__plan_maker *p, const gpp__access *a, int *slot)
+{
+    bool lent = class_of(a->role) == GPP__LENT;
+    *slot = lent ? a->buffer % p->m : 0;
+    return lent ? a->buffer / p->m : a->buffer;
+}
+
+/* Whose buffers there are: a row for each class, in it the number of (then the first of) those of
+ * partition, route, device or loan j. */
+typedef struct buffer_index {
+    size_t width;
+    int32_t *at; /* [GPP__CLASSES][width] */
+} buffer_index;
+
+static int32_t *at(const buffer_index *x, int cls, int j)
+{
+    return &x->at[(size_t)cls * x->width + (size_t)j];
+}
+
+static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
+{
+    size_t total = 0;
+    for (size_t k = 0; k < p->plan->tasks; k++) {
+        const gpp__task *t = &p->plan->task[k];
+        for (int a = 0; a < t->access_count; a++) {
+            if (gpp__role_is_value(t->access[a].role))
+                continue;
+            int slot, j = whose(p, &t->access[a], &slot);
+            int32_t *count = at(x, class_of(t->access[a].role), j);
+            *count = *count > slot ? *count : slot + 1;
+        }
+    }
+    for (int k = 0; k < p->routes; k++)
+        *at(x, GPP__ROUTE, k) = p->pool_slots[k];
+    for (int j = 0; j < p->n; j++) {
+        *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
+        *at(x, GPP__KEPT, j) = p->pool_slots[p->routes + p->n + j];
+        *at(x, GPP__HELD, j) = p->pool_slots[p->routes + 2 * p->n + j];
+    }
+    for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
+        total += (size_t)x->at[k];
+    return total;
+}
+
+static void make_buffers(const gpp__plan_maker *p, const buffer_index *x)
+{
+    gpp__plan *plan = p->plan;
+    for (int cls = 0; cls < GPP__CLASSES; cls++)
+        for (int j = 0; j < (int)x->width; j++) {
+            int count = *at(x, cls, j);
+            *at(x, cls, j) = (int32_t)plan->buffers;
+            for (int slot = 0; slot < count; slot++)
+                plan->buffer[plan->buffers++] = buffer_of(p, (gpp__class)cls, j, slot);
+        }
+}
+
+static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
+{
+    for (size_t k = 0; k < p->plan->tasks; k++) {
+        gpp__task *t = &p->plan->task[k];
+        for (int a = 0; a < t->access_count; a++) {
+            gpp__access *access = &t->access[a];
+            int slot, j = whose(p, access, &slot);
+            if (gpp__role_is_value(access->role)) {
+                int pool = gpp__value_pool(p, access->buffer);
+                slot = p->slot[access->buffer];
+                j = pool < p->routes ? pool : gpp__pool_partition(p, pool);
+            }
+            access->buffer = *at(x, class_of(access->role), j) + slot;
+        }
+    }
+}
+
+static bool count_bytes(gpp__plan *plan)
+{
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        if (b->bytes == 0 || !gpp__add(plan->bytes[b->device], b->bytes, &plan->bytes[b->device]))
+            return false;
+        if (b->other >= 0 && !gpp__add(plan->bytes[b->other], b->bytes, &plan->bytes[b->other]))
+            return false;
+    }
+    return true;
+}
+
+gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
+{
+    int devices = p->shape.devices, pools = p->pools; /* more than partitions, and than routes */
+    int width = pools > devices ? pools : devices;
+    buffer_index x = {.width = (size_t)(width > p->plan->loans ? width : p->plan->loans)};
+    x.at = calloc(GPP__CLASSES * x.width, sizeof *x.at);
+    if (!x.at)
+        return gpp__fail(err, GPP_ENOMEM, "buffers of %d partitions", p->n);
+    size_t total = count_buffers(p, &x);
+    gpp_status status = GPP_OK;
+    p->plan->buffer = calloc(total + 1, sizeof *p->plan->buffer);
+    if (!p->plan->buffer) {
+        status = gpp__fail(err, GPP_ENOMEM, "list of %zu buffers", total);
+        goto release;
+    }
+    make_buffers(p, &x);
+    refer_to_buffers(p, &x);
+    if (!count_bytes(p->plan))
+        status = gpp__fail(err, GPP_ENOMEM, "a device needs more bytes than can be counted");
+release:
+    free(x.at);
+    return status;
+}

@@ -1,0 +1,416 @@
+/*
+ * graph/plan/plan.c: a step as data, put together from its parts, and questions to a finished plan.
+ *
+ * Making one: the spec is checked and its routes are sorted by their ends; then the schedule's
+ * table, its tasks in an order of submission (plan_order.c), what they access
+ * (plan_access.c), which values share a buffer (plan_slots.c), and the buffers (plan_buffers.c).
+ */
+#include "graph/plan/internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int gpp__chunk(int64_t rows, int chunks, int64_t *size, int64_t *last)
+{
+    assert(rows >= 0 && chunks >= 1);
+    if (rows == 0) {
+        *size = *last = 0;
+        return chunks;
+    }
+    *size = (rows - 1) / chunks + 1;
+    int64_t pieces = (rows - 1) / *size + 1;
+    *last = rows - (pieces - 1) * *size;
+    return (int)pieces;
+}
+
+/* --- the spec */
+
+/* What the schedule and the stages add to the shape. */
+static gpp_status complete_shape(gpp__plan_maker *p, gpp_error *err)
+{
+    const gpp__schedule *schedule = p->spec->schedule;
+    p->shape.window = p->shape.backward || p->shape.keep ? 0 : p->spec->window;
+    p->shape.wait_for_all = p->shape.backward && p->spec->wait_for_all;
+    p->shape.ascending = p->shape.ascending || schedule->ascending;
+    p->shape.split = p->shape.backward && (p->shape.split || schedule->split);
+    p->shape.trains = NULL;
+    return gpp__shape_check(&p->shape, err);
+}
+
+/* The shape the table is made for: the plan's own copy, with what the spec adds to it. */
+static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
+{
+    p->shape = p->spec->shape;
+    gpp_status status = complete_shape(p, err);
+    if (status != GPP_OK)
+        return status;
+    p->n = p->shape.partitions;
+    p->m = p->shape.micro_batches;
+    p->cells = (size_t)p->n * (size_t)p->m;
+    p->plan->device_of = malloc((size_t)p->n * sizeof *p->plan->device_of);
+    p->plan->trains = malloc((size_t)p->n * sizeof *p->plan->trains);
+    if (!p->plan->device_of || !p->plan->trains)
+        return gpp__fail(err, GPP_ENOMEM, "plan of %d partitions", p->n);
+    for (int j = 0; j < p->n; j++)
+        p->plan->trains[j] = p->spec->stage[j].trains;
+    memcpy(p->plan->device_of, p->shape.device_of, (size_t)p->n * sizeof *p->plan->device_of);
+    p->shape.device_of = p->plan->device_of;
+    p->shape.trains = p->plan->trains;
+    p->last_device = p->shape.device_of[p->n - 1];
+    p->plan->shape = p->shape;
+    p->plan->shape.cost = NULL;
+    return GPP_OK;
+}
+
+static gpp_status check_home(const gpp__plan_maker *p, int j, gpp_error *err)
+{
+    int home = p->spec->stage[j].home;
+    const int *device_of = p->shape.device_of;
+    if (home < 0 || home > j || p->spec->stage[home].home != home)
+        return gpp__fail(err, GPP_EINVAL,
+                         "partition %d has its parameters in partition %d, expected itself or an "
+                         "earlier one that has its own",
+                         j, home);
+    if (device_of[home] != device_of[j])
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "partition %d on device %d has its parameters in partition %d on device %d", j,
+            device_of[j], home, device_of[home]);
+    return GPP_OK;
+}
+
+static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
+{
+    const gpp__route *route = &p->spec->route[r];
+    char name[64] = "";
+    if (route->name)
+        snprintf(name, sizeof name, " (\"%.50s\")", route->name);
+    if (route->from < 0 || route->from >= route->to || route->to > p->n)
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "route %d%s goes from partition %d to %d, expected forwards within 0 ... %d", r, name,
+            route->from, route->to, p->n);
+    int port =
+        route->out_port >= 0 && route->out_port <= UINT16_MAX ? route->in_port : route->out_port;
+    if (port < 0 || port > UINT16_MAX)
+        return gpp__fail(err, GPP_EINVAL, "route %d%s has port %d, expected 0 ... %d", r, name,
+                         port, UINT16_MAX);
+    if (route->bytes == 0)
+        return gpp__fail(err, GPP_EINVAL, "route %d%s has 0 bytes, expected some", r, name);
+    return GPP_OK;
+}
+
+static gpp_status check_loan(const gpp__plan_maker *p, int k, gpp_error *err)
+{
+    const gpp__loan *l = &p->spec->loan[k];
+    int least = k > 0 ? p->spec->loan[k - 1].to : 0;
+    if (l->to < least || l->to > p->n)
+        return gpp__fail(err, GPP_EINVAL, "loan %d goes to partition %d, expected %d ... %d", k,
+                         l->to, least, p->n);
+    if (l->in_port < 0 || l->in_port > UINT16_MAX || l->bytes == 0)
+        return gpp__fail(err, GPP_EINVAL,
+                         "loan %d has port %d and %zu bytes, expected 0 ... %d and some", k,
+                         l->in_port, l->bytes, UINT16_MAX);
+    return GPP_OK;
+}
+
+static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    p->routes = p->spec->routes;
+    if (p->routes < 0 || 2 * (int64_t)p->routes + 3 * (int64_t)p->n > INT32_MAX / p->m)
+        return gpp__fail(err, GPP_EINVAL,
+                         "%d micro-batches of %d routes and %d partitions are too many values",
+                         p->m, p->routes, p->n);
+    p->pools = p->routes + 3 * p->n;
+    p->values = (2 * p->routes + 3 * p->n) * p->m;
+    for (int j = 0; j < p->n && status == GPP_OK; j++)
+        status = check_home(p, j, err);
+    for (int r = 0; r < p->routes && status == GPP_OK; r++)
+        status = check_route(p, r, err);
+    if (p->spec->loans < 0 || p->spec->loans > INT32_MAX / p->m)
+        return gpp__fail(err, GPP_EINVAL, "%d micro-batches of %d loans are too many", p->m,
+                         p->spec->loans);
+    for (int k = 0; k < p->spec->loans && status == GPP_OK; k++)
+        status = check_loan(p, k, err);
+    return status;
+}
+
+static gpp_status take_loans(gpp__plan_maker *p, gpp_error *err)
+{
+    size_t count = (size_t)p->spec->loans;
+    p->plan->loan = malloc((count + 1) * sizeof *p->plan->loan);
+    if (!p->plan->loan)
+        return gpp__fail(err, GPP_ENOMEM, "%zu loans", count);
+    if (count > 0)
+        memcpy(p->plan->loan, p->spec->loan, count * sizeof *p->plan->loan);
+    p->plan->loans = (int)count;
+    return GPP_OK;
+}
+
+/* --- routes */
+
+/* Into one piece of memory, their names behind them. */
+static bool copy_routes(gpp__plan_maker *p)
+{
+    size_t count = (size_t)p->routes, size = count * sizeof *p->plan->route + 1;
+    for (size_t r = 0; r < count; r++)
+        size += p->spec->route[r].name ? strlen(p->spec->route[r].name) + 1 : 0;
+    p->plan->route = malloc(size);
+    if (!p->plan->route)
+        return false;
+    p->plan->routes = p->routes;
+    char *text = (char *)(p->plan->route + count);
+    for (size_t r = 0; r < count; r++) {
+        gpp__route *route = &p->plan->route[r];
+        *route = p->spec->route[r];
+        if (!route->name)
+            continue;
+        size_t length = strlen(route->name) + 1;
+        route->name = memcpy(text, route->name, length);
+        text += length;
+    }
+    return true;
+}
+
+static int end_of(const gpp__plan_maker *p, int r, bool to)
+{
+    return to ? p->plan->route[r].to : p->plan->route[r].from;
+}
+
+/* By counting. `first` is where a row ends until the row has been filled from its end. */
+static void sort_routes(const gpp__plan_maker *p, gpp__links *links, bool to)
+{
+    memset(links->first, 0, ((size_t)p->n + 2) * sizeof *links->first);
+    for (int r = 0; r < p->routes; r++)
+        links->first[end_of(p, r, to)]++;
+    for (int j = 0; j <= p->n; j++)
+        links->first[j + 1] += links->first[j];
+    for (int r = p->routes - 1; r >= 0; r--)
+        links->list[--links->first[end_of(p, r, to)]] = r;
+}
+
+static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
+{
+    for (int j = 0; j < p->n; j++) {
+        const int32_t *r = gpp__routes_from(p, j), *end = gpp__routes_from(p, j + 1);
+        while (r < end && p->plan->route[*r].to != j + 1)
+            r++;
+        if (r == end && j < p->n - 1)
+            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to %d", j,
+                             j + 1);
+        if (r == end)
+            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to the caller",
+                             j);
+    }
+    return GPP_OK;
+}
+
+/* What routes and homes mean for a partition. */
+static void find_roles(gpp__plan_maker *p)
+{
+    for (int j = p->n - 1; j >= 0; j--) {
+        p->reach[j] = j;
+        for (const int32_t *r = gpp__routes_from(p, j); r < gpp__routes_from(p, j + 1); r++)
+            if (p->plan->route[*r].to == j + 1 && p->plan->route[*r].grad)
+                p->reach[j] = j + 1 < p->n ? p->reach[j + 1] : p->n;
+        p->gate[j] = true;
+        for (const int32_t *r = gpp__routes_to(p, j); r < gpp__routes_to(p, j + 1); r++)
+            p->gate[j] = p->gate[j] && !p->plan->route[*r].grad;
+        if (p->spec->stage[j].trains)
+            p->learns[p->spec->stage[j].home] = true;
+        if (p->spec->stage[j].stats > 0 && p->spec->statistics && p->shape.update)
+            p->commits[p->spec->stage[j].home] = true;
+    }
+}
+
+/* The most that gpp__plan_needs finds: a task's routes from its partition or the gates of all
+ * devices, and a few. */
+static size_t most_needs(const gpp__plan_maker *p)
+{
+    enum { BESIDES_ROUTES = 3 };
+    ptrdiff_t most = gpp__plan_gates_devices(p) ? p->shape.devices : 0;
+    for (int j = 0; j < p->n; j++) {
+        ptrdiff_t out = gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+        most = out > most ? out : most;
+    }
+    return (size_t)most + BESIDES_ROUTES;
+}
+
+static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
+{
+    size_t n = (size_t)p->n, routes = (size_t)p->routes;
+    p->in.first = malloc((3 * n + 4 + 2 * routes) * sizeof *p->in.first);
+    p->gate = calloc(3 * n, sizeof *p->gate);
+    if (!p->in.first || !p->gate || !copy_routes(p))
+        return gpp__fail(err, GPP_ENOMEM, "%d routes of %d partitions", p->routes, p->n);
+    p->in.list = p->in.first + n + 2;
+    p->out.first = p->in.list + routes;
+    p->out.list = p->out.first + n + 2;
+    p->reach = p->out.list + routes;
+    p->learns = p->gate + n;
+    p->commits = p->learns + n;
+    sort_routes(p, &p->in, true);
+    sort_routes(p, &p->out, false);
+    gpp_status status = check_chain(p, err);
+    if (status != GPP_OK)
+        return status;
+    find_roles(p);
+    p->need = malloc(most_needs(p) * sizeof *p->need);
+    return p->need ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "needs of a task");
+}
+
+/* --- the plan */
+
+/* Room in the plan for the table's tasks. */
+static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
+{
+    gpp__plan *plan = p->plan;
+    size_t devices = (size_t)p->shape.devices;
+    plan->count = calloc(devices, sizeof *plan->count);
+    plan->table = calloc(devices, sizeof *plan->table);
+    plan->bytes = calloc(devices, sizeof *plan->bytes);
+    if (!plan->count || !plan->table || !plan->bytes)
+        goto fail;
+    for (size_t d = 0; d < devices; d++) {
+        plan->count[d] = p->table.count[d];
+        plan->tasks += plan->count[d];
+        plan->table[d] = malloc((plan->count[d] + 1) * sizeof *plan->table[d]);
+        if (!plan->table[d])
+            goto fail;
+    }
+    if (plan->tasks > INT32_MAX)
+        return gpp__fail(err, GPP_EINVAL, "a table of %zu tasks is too long", plan->tasks);
+    plan->task = calloc(plan->tasks + 1, sizeof *plan->task);
+    if (plan->task)
+        return GPP_OK;
+fail:
+    return gpp__fail(err, GPP_ENOMEM, "plan of %zu cells", p->cells);
+}
+
+static gpp_status make(gpp__plan_maker *p, gpp_error *err)
+{
+    gpp_status status = copy_shape(p, err);
+    if (status == GPP_OK)
+        status = check_spec(p, err);
+    if (status == GPP_OK)
+        status = take_loans(p, err);
+    if (status == GPP_OK)
+        status = take_routes(p, err);
+    if (status == GPP_OK)
+        status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
+    if (status == GPP_OK)
+        status = make_room(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_order(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_access(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_slots(p, err);
+    return status == GPP_OK ? gpp__plan_buffers(p, err) : status;
+}
+
+gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error *err)
+{
+    gpp__plan_maker p = {.spec = spec};
+    *plan = NULL;
+    p.plan = calloc(1, sizeof *p.plan);
+    if (!p.plan)
+        return gpp__fail(err, GPP_ENOMEM, "a plan");
+    gpp_status status = make(&p, err);
+    free(p.pool_slots);
+    free(p.slot);
+    free(p.first_b);
+    free(p.id);
+    free(p.need);
+    free(p.gate);
+    free(p.in.first);
+    gpp__table_release(&p.table);
+    if (status == GPP_OK)
+        *plan = p.plan;
+    else
+        gpp__plan_free(p.plan);
+    return status;
+}
+
+void gpp__plan_free(gpp__plan *plan)
+{
+    if (!plan)
+        return;
+    for (int d = 0; plan->table && d < plan->shape.devices; d++)
+        free(plan->table[d]);
+    free(plan->table);
+    free(plan->count);
+    free(plan->bytes);
+    free(plan->buffer);
+    free(plan->access);
+    free(plan->route);
+    free(plan->loan);
+    free(plan->task);
+    free(plan->trains);
+    free(plan->device_of);
+    free(plan);
+}
+
+/* --- the longest path */
+
+/* Until when a buffer is written and read by the tasks submitted so far. */
+typedef struct use {
+    double written, read;
+} use;
+
+static double earliest(const gpp__task *t, const use *uses)
+{
+    double start = 0;
+    for (int a = 0; a < t->access_count; a++) {
+        const use *u = &uses[t->access[a].buffer];
+        if (t->access[a].mode == GPP__WORKSPACE)
+            continue;
+        start = u->written > start ? u->written : start;
+        if ((t->access[a].mode & GPP__WRITE) && u->read > start)
+            start = u->read;
+    }
+    return start;
+}
+
+static void mark(const gpp__task *t, use *uses, double end)
+{
+    for (int a = 0; a < t->access_count; a++) {
+        use *u = &uses[t->access[a].buffer];
+        if (t->access[a].mode == GPP__WORKSPACE)
+            continue;
+        if (t->access[a].mode & GPP__WRITE)
+            u->written = end;
+        else if (end > u->read)
+            u->read = end;
+    }
+}
+
+gpp_status gpp__plan_makespan(const gpp__plan *plan, const double ms[], double start[], double *end,
+                              gpp_error *err)
+{
+    use *uses = calloc(plan->buffers + 1, sizeof *uses);
+    double *idle_from = calloc((size_t)plan->shape.devices, sizeof *idle_from), last = 0;
+    gpp_status status = GPP_OK;
+    if (!uses || !idle_from) {
+        status = gpp__fail(err, GPP_ENOMEM, "longest path through %zu tasks", plan->tasks);
+        goto release;
+    }
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        double begin = earliest(t, uses);
+        if (idle_from[t->device] > begin)
+            begin = idle_from[t->device];
+        idle_from[t->device] = begin + ms[k];
+        mark(t, uses, begin + ms[k]);
+        last = begin + ms[k] > last ? begin + ms[k] : last;
+        if (start)
+            start[k] = begin;
+    }
+    *end = last;
+release:
+    free(idle_from);
+    free(uses);
+    return status;
+}

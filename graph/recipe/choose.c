@@ -1,0 +1,213 @@
+/*
+ * graph/recipe/choose.c: a pipe's loss, optimizer and order of tasks from their specifications.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <gridpipe/balance.h>
+#include <gridpipe/schedule.h>
+
+#include "codelets/attr.h"
+#include "codelets/user/loss.h"
+#include "graph/run/pipe.h"
+
+const char *gpp_loss_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__losses[count])
+        count++;
+    return gpp__losses[count] ? gpp__losses[count]->name : NULL;
+}
+
+const char *gpp_optimizer_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__optimizers[count])
+        count++;
+    return gpp__optimizers[count] ? gpp__optimizers[count]->name : NULL;
+}
+
+const char *gpp_pipeline_name(size_t k)
+{
+    size_t count = 0;
+    while (count < k && gpp__schedules[count])
+        count++;
+    return gpp__schedules[count] ? gpp__schedules[count]->name : NULL;
+}
+
+static gpp_status fail_unknown(const char *what, const char *name, const char *(*known)(size_t),
+                               gpp_error *err)
+{
+    char all[256] = "";
+    size_t at = 0;
+    for (size_t k = 0; known(k) && at < sizeof all; k++)
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", k ? ", " : "", known(k));
+    return gpp__fail(err, GPP_ENOENT, "no %s is called \"%s\"; there are %s", what, name, all);
+}
+
+enum { MOST_ATTRS = 16, ATTR_TEXT = 512 };
+
+typedef struct spec {
+    char name[64], text[ATTR_TEXT];
+    gpp_attr attr[MOST_ATTRS];
+    size_t count;
+} spec;
+
+static gpp_status parse_spec(const char *what, const char *text, spec *s, gpp_error *err)
+{
+    gpp_error why = GPP_ERROR_INIT;
+    gpp_status status = gpp__attr_parse_spec(text, s->name, s->attr, &s->count, MOST_ATTRS, s->text,
+                                             sizeof s->text, &why);
+    return status == GPP_OK ? GPP_OK
+                            : gpp__fail(err, status, "%s \"%.80s\": %.120s", what, text, why.msg);
+}
+
+static gpp_status make_attr(const char *name, const gpp__key *keys, size_t size, const spec *s,
+                            void **attr, gpp_error *err)
+{
+    *attr = calloc(1, size ? size : 1);
+    if (!*attr)
+        return gpp__fail(err, GPP_ENOMEM, "attributes of %s", name);
+    gpp__attr_defaults(keys, *attr);
+    return gpp__attr_set(name, keys, *attr, s->attr, s->count, err);
+}
+
+static gpp_status keep_text(const char *text, char **copy, gpp_error *err)
+{
+    *copy = text ? strdup(text) : NULL;
+    return !text || *copy ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", text);
+}
+
+static gpp_status find_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    if (o->loss_function) {
+        gpp_status status = gpp__user_loss_new(&p->user_loss, o->loss_function, err);
+        if (status != GPP_OK)
+            return status;
+        p->loss = p->user_loss;
+        p->loss_attr = malloc(p->loss->attr_size);
+        if (!p->loss_attr)
+            return gpp__fail(err, GPP_ENOMEM, "attributes of a loss");
+        memcpy(p->loss_attr, gpp__user_loss_attr(p->loss), p->loss->attr_size);
+        return GPP_OK;
+    }
+    spec s;
+    gpp_status status = parse_spec("loss", o->loss, &s, err);
+    if (status != GPP_OK)
+        return status;
+    for (int k = 0; gpp__losses[k] && !p->loss; k++)
+        if (!strcmp(gpp__losses[k]->name, s.name))
+            p->loss = gpp__losses[k];
+    if (!p->loss)
+        return fail_unknown("loss", s.name, gpp_loss_name, err);
+    return make_attr(s.name, p->loss->keys, p->loss->attr_size, &s, &p->loss_attr, err);
+}
+
+static gpp_status take_class_weights(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    if (!o->class_weights)
+        return GPP_OK;
+    if (!p->loss || !p->loss->classes)
+        return gpp__fail(err, GPP_EINVAL, "class_weights are given, but %s takes none",
+                         p->loss ? p->loss->name : "no loss");
+    int64_t classes = p->loss->classes(p->loss_attr, &p->y_desc);
+    if (classes != o->class_weight_count)
+        return gpp__fail(err, GPP_ESHAPE, "%s: %lld classes, %d class weights", p->loss->name,
+                         (long long)classes, o->class_weight_count);
+    size_t bytes = (size_t)classes * sizeof *p->class_weight;
+    p->class_weights = classes;
+    p->class_weight = malloc(bytes);
+    if (!p->class_weight)
+        return gpp__fail(err, GPP_ENOMEM, "%lld class weights", (long long)classes);
+    memcpy(p->class_weight, o->class_weights, bytes);
+    return GPP_OK;
+}
+
+gpp_status gpp__choose_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    if (!o->loss && !o->loss_function)
+        return take_class_weights(p, o, err);
+    gpp_status status = find_loss(p, o, err);
+    if (status == GPP_OK)
+        status = keep_text(o->loss, &p->loss_text, err);
+    if (status != GPP_OK)
+        return status;
+    if (p->network->outputs != 1)
+        return gpp__fail(err, GPP_ESHAPE, "%s: takes one output, the model has %d", p->loss->name,
+                         p->network->outputs);
+    status = p->loss->target(p->loss_attr, &p->y_desc, &p->target_desc, err);
+    return status == GPP_OK ? take_class_weights(p, o, err) : status;
+}
+
+static gpp_status find_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
+{
+    spec s;
+    gpp_status status = parse_spec("optimizer", text, &s, err);
+    if (status != GPP_OK)
+        return status;
+    for (int k = 0; gpp__optimizers[k] && !p->optimizer; k++)
+        if (!strcmp(gpp__optimizers[k]->name, s.name))
+            p->optimizer = gpp__optimizers[k];
+    if (!p->optimizer)
+        return fail_unknown("optimizer", s.name, gpp_optimizer_name, err);
+    status =
+        make_attr(s.name, p->optimizer->keys, p->optimizer->attr_size, &s, &p->optimizer_attr, err);
+    if (status == GPP_OK && p->optimizer->check)
+        status = p->optimizer->check(p->optimizer_attr, err);
+    return status;
+}
+
+gpp_status gpp__choose_optimizer(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    double rate;
+    if (!o->optimizer)
+        return GPP_OK;
+    gpp_status status = find_optimizer(p, o->optimizer, err);
+    if (status == GPP_OK)
+        status = keep_text(o->optimizer, &p->optimizer_text, err);
+    if (status == GPP_OK)
+        status = keep_text(o->schedule, &p->schedule_text, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(&p->base_lr, (char *)p->optimizer_attr + p->optimizer->lr_offset, sizeof p->base_lr);
+    return o->schedule ? gpp_schedule_rate(o->schedule, 0, p->base_lr, &rate, err) : GPP_OK;
+}
+
+static gpp_status take_table(gpp_pipe *p, const char *text, gpp_error *err)
+{
+    gpp_status status = keep_text(text, &p->table_text, err);
+    if (status != GPP_OK)
+        return status;
+    p->own_schedule = gpp__schedule_of_text(p->table_text);
+    p->schedule = &p->own_schedule;
+    return GPP_OK;
+}
+
+gpp_status gpp__choose_schedule(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+{
+    static const char table[] = "table:";
+    gpp_status status = GPP_OK;
+    p->schedule = o->pipeline ? gpp__schedule_find(o->pipeline) : &gpp__schedule_gpipe;
+    if (!p->schedule && !strncmp(o->pipeline, table, sizeof table - 1))
+        status = take_table(p, o->pipeline + sizeof table - 1, err);
+    else if (!p->schedule)
+        status = fail_unknown("pipeline", o->pipeline, gpp_pipeline_name, err);
+    if (status == GPP_OK && p->schedule->split && o->checkpoint == GPP_CHECKPOINT_BUDGET)
+        status = gpp__fail(err, GPP_EINVAL,
+                           "pipeline %s has gradients of parameters as tasks of their own, which "
+                           "checkpoint budget cannot have",
+                           p->schedule->name);
+    return status;
+}
+
+gpp_status gpp_optimizer_param_scale(const char *optimizer, double *scale, gpp_error *err)
+{
+    gpp_pipe p = {0}; /* only to be asked for its optimizer */
+    if (!scale)
+        return gpp__fail(err, GPP_EINVAL, "scale is NULL");
+    gpp_status status = optimizer ? find_optimizer(&p, optimizer, err) : GPP_OK;
+    if (status == GPP_OK)
+        *scale = GPP_PARAM_SCALE + (p.optimizer ? p.optimizer->states(p.optimizer_attr) : 0);
+    free(p.optimizer_attr);
+    return status;
+}

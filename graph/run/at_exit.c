@@ -1,0 +1,143 @@
+/*
+ * graph/run/at_exit.c: a program that ends while steps run.
+ *
+ * exit() runs the destructors of what tasks use, and tensors in main's frame are gone when main has
+ * returned, but StarPU's workers go on until the process is gone. So a handler cancels the steps
+ * that run and waits for the tasks that have begun. Handlers run in the reverse order of their
+ * registration, and some of what tasks use registers its destructors when it is first used. So ours
+ * is registered at the first launch, after kernels have been prepared, and again when a pass, and
+ * when a training step, has first succeeded.
+ *
+ * Handlers of the application's that run after ours may still wait for steps, look at parameters
+ * and free pipes: a cancelled step ends like any other failed step, with parameters as before it. A
+ * step whose updates have begun cannot be taken back, so it is waited for instead. All this is not
+ * so when an operator calls exit(): its own task never ends, so no step does.
+ */
+#include <starpu.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "graph/run/pipe.h"
+
+/* The program ends even if a task does not: a pipe is waited for until no task of its steps has
+ * ended for so many seconds, or for those of its watchdog. */
+#define PATIENCE 10.0
+
+static struct {
+    pthread_mutex_t lock;
+    gpp_pipe *pipes; /* that have launched something, linked by next_watched */
+    pid_t pid;       /* whose they are: a forked child has copies, but no workers */
+    bool registered, registered_again, ending;
+    pthread_t ended_by; /* the thread in exit() */
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void cancel_steps(gpp_pipe *p, bool also_updating)
+{
+    for (int t = 0; t < GPP__TURNS; t++)
+        gpp__job_cancel(&p->flight[t].job, "the program is ending", also_updating);
+}
+
+/* A task of the step is running on another worker than `worker`. */
+static bool runs_elsewhere(gpp__flight *f, int worker)
+{
+    if (gpp__job_wait_while_moving(&f->job, 0))
+        return false; /* all have ended, and the plan may be gone */
+    for (size_t k = 0; k < f->exec->plan->tasks; k++) {
+        gpp__cell *c = &f->exec->cell[k];
+        if (atomic_load(&c->begun) == f->job.run && atomic_load(&c->ended) != f->job.run &&
+            c->worker != worker)
+            return true;
+    }
+    return false;
+}
+
+/* An operator has called exit(): its own task ends no more, nor do those that wait for it. */
+static void wait_on_worker(gpp__flight *f, int worker, double seconds)
+{
+    double until = gpp__cell_now() + seconds;
+    while (runs_elsewhere(f, worker) && gpp__cell_now() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void wait_for_steps(gpp_pipe *p, int worker)
+{
+    double seconds = p->watchdog > 0 ? p->watchdog : PATIENCE;
+    bool moves = !p->stuck;
+    for (int t = 0; t < GPP__TURNS && moves; t++)
+        if (worker >= 0)
+            wait_on_worker(&p->flight[t], worker, seconds);
+        else
+            moves = gpp__job_wait_while_moving(&p->flight[t].job, seconds);
+}
+
+static void end_steps(void)
+{
+    if (process.pid != getpid())
+        return;
+    pthread_mutex_lock(&process.lock);
+    if (process.ending && !process.registered_again) { /* it is registered more than once */
+        pthread_mutex_unlock(&process.lock);
+        return;
+    }
+    int worker = process.pipes ? starpu_worker_get_id() : -1;
+    process.ending = true;
+    process.registered_again = false;
+    process.ended_by = pthread_self();
+    for (gpp_pipe *p = process.pipes; p; p = p->next_watched)
+        cancel_steps(p, worker >= 0);
+    for (gpp_pipe *p = process.pipes; p; p = p->next_watched)
+        wait_for_steps(p, worker);
+    pthread_mutex_unlock(&process.lock);
+}
+
+gpp_status gpp__exit_watch(gpp_pipe *p, gpp_error *err)
+{
+    if (p->watched)
+        return GPP_OK;
+    pthread_mutex_lock(&process.lock);
+    if (process.pid != getpid())
+        process.pipes = NULL;
+    process.pid = getpid();
+    process.registered = process.registered || !atexit(end_steps);
+    if (process.registered) {
+        p->watched = true;
+        p->next_watched = process.pipes;
+        process.pipes = p;
+    }
+    pthread_mutex_unlock(&process.lock);
+    return p->watched ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a handler for the program's end");
+}
+
+void gpp__exit_forget(gpp_pipe *p)
+{
+    pthread_mutex_lock(&process.lock);
+    gpp_pipe **at = &process.pipes;
+    while (*at && *at != p)
+        at = &(*at)->next_watched;
+    if (*at)
+        *at = p->next_watched;
+    pthread_mutex_unlock(&process.lock);
+}
+
+void gpp__exit_begin_job(gpp__job *job, uint64_t run, size_t tasks)
+{
+    pthread_mutex_lock(&process.lock);
+    gpp__job_begin(job, run, tasks);
+    bool by_handler = process.ending && pthread_equal(process.ended_by, pthread_self());
+    if (by_handler && !process.registered_again) /* end_steps has run: this step needs it again */
+        process.registered_again = !atexit(end_steps);
+    else if (process.ending && !by_handler)
+        gpp__job_cancel(job, "the program is ending", true);
+    pthread_mutex_unlock(&process.lock);
+}
+
+void gpp__exit_note_success(bool trained)
+{
+    static atomic_uint noted;
+    unsigned now = trained ? 3 : 1;
+    if ((atomic_load_explicit(&noted, memory_order_relaxed) & now) == now ||
+        (atomic_fetch_or(&noted, now) & now) == now)
+        return;
+    atexit(end_steps); /* without memory for it, the first registration has to do */
+}

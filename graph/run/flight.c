@@ -1,0 +1,435 @@
+/*
+ * graph/run/flight.c: launching and landing: the only code that submits tasks.
+ *
+ * A step is one walk over its plan's tasks in their order of submission; StarPU infers from it what
+ * depends on what. Nothing is allocated or registered here once the plan exists. Between launch and
+ * landing other steps may be launched: nothing but data orders their tasks and this step's, and the
+ * order of each device, which goes on from step to step.
+ *
+ * Failure: when a step has failed, those launched after it, until the failure is reported, do
+ * nothing (gpp__job.failed). So what comes of each is the same whenever it was launched.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/run/pipe.h"
+#include "graph/trace/trace.h"
+
+/* --- submission
+ * ----------------------------------------------------------------------------------------------------
+ */
+
+static const enum starpu_data_access_mode access_mode[] = {[GPP__READ] = STARPU_R,
+                                                           [GPP__WRITE] = STARPU_W,
+                                                           [GPP__READWRITE] = STARPU_RW,
+                                                           [GPP__WORKSPACE] = STARPU_SCRATCH};
+
+static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
+    [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
+    [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
+    [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
+    [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__NORM] = &gpp__norm_codelet,
+    [GPP__UPDATE] = &gpp__update_codelet,
+};
+
+/** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
+ */
+static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp__task *t)
+{
+    starpu_data_handle_t *handles = task->handles;
+    enum starpu_data_access_mode *modes = task->modes;
+    if (t->access_count > STARPU_NMAXBUFS) {
+        handles = task->dyn_handles = malloc((size_t)t->access_count * sizeof *handles);
+        modes = task->dyn_modes = malloc((size_t)t->access_count * sizeof *modes);
+        if (!handles || !modes)
+            return false;
+    }
+    task->nbuffers = t->access_count;
+    for (int a = 0; a < t->access_count; a++) {
+        handles[a] = e->block[t->access[a].buffer]->handle;
+        modes[a] = access_mode[t->access[a].mode];
+    }
+    return true;
+}
+
+static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
+{
+    const gpp__task *t = &e->plan->task[k];
+    struct starpu_task *task = starpu_task_create();
+    task->cl = codelet_of[t->kind];
+    task->cl_arg = &e->cell[k];
+    task->callback_func = gpp__cell_finished;
+    task->callback_arg = &e->cell[k];
+    task->sched_ctx = p->runtime.context;
+    task->sched_data = &e->ticket[k];
+    int ret = set_buffers(task, e, t) ? starpu_task_submit(task) : -ENOMEM;
+    if (ret) {
+        task->destroy = 0;
+        starpu_task_destroy(task);
+    }
+    return ret;
+}
+
+/* Whether the lanes have room for all tasks beside those that are still to run. */
+static bool lanes_have_room(const gpp_pipe *p, const gpp__exec *e)
+{
+    bool room = true;
+    for (int d = 0; d < p->devices; d++)
+        room &= gpp__lane_has_room(p->state[d].lane, e->plan->count[d]);
+    return room;
+}
+
+/* Lanes only grow between steps; then for all that may be in flight. */
+static gpp_status reserve_lanes(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    if (lanes_have_room(p, e))
+        return GPP_OK;
+    gpp__settle(p);
+    if (p->stuck)
+        return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
+    for (int d = 0; d < p->devices && status == GPP_OK; d++)
+        status = gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->plan->count[d], err);
+    return status;
+}
+
+/** Gives every task its position in its device's lane: tables follow one another without gaps. */
+static void number_tasks(gpp_pipe *p, gpp__exec *e)
+{
+    for (int d = 0; d < p->devices; d++) {
+        uint64_t first = gpp__lane_extend(p->state[d].lane, e->plan->count[d]);
+        for (size_t k = 0; k < e->plan->count[d]; k++)
+            e->ticket[e->plan->table[d][k]].position = first + k;
+    }
+}
+
+/** Lets the tasks that were accepted end without effect; lanes would wait for the others for ever.
+ */
+static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
+{
+    p->broken = true;
+    gpp__job_stop(job);
+    for (int d = 0; d < p->devices; d++)
+        gpp__lane_abandon(p->state[d].lane);
+    for (size_t k = 0; k < missing; k++)
+        gpp__job_finished(job);
+}
+
+/* StarPU's own traces tell steps apart by this. Its counter is not made for several threads. */
+static void mark_iteration(const gpp_pipe *p, uint64_t run)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (!p->runtime.owned)
+        return;
+    pthread_mutex_lock(&lock);
+    if (run)
+        starpu_iteration_push(run);
+    else
+        starpu_iteration_pop();
+    pthread_mutex_unlock(&lock);
+}
+
+static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
+{
+    const gpp__exec *e = f->exec;
+    int refused = 0;
+    size_t submitted = 0;
+    mark_iteration(p, f->job.run);
+    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
+        submitted++;
+    mark_iteration(p, 0);
+    if (!refused)
+        return GPP_OK;
+    drain(p, &f->job, e->plan->tasks - submitted);
+    return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
+}
+
+/* --- flights ---------------------------------------------------------------------------------- */
+
+int gpp__flight_turn(const gpp_pipe *p, const gpp__flight *f)
+{
+    return (int)(f - p->flight);
+}
+
+gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
+{
+    bool used[GPP__TURNS] = {false};
+    if (waits)
+        return &p->flight[0];
+    for (int k = 0; k < p->queued; k++)
+        used[p->queue[k]] = true;
+    for (int turn = 1; turn < GPP__TURNS; turn++)
+        if (!used[turn])
+            return &p->flight[turn];
+    return NULL;
+}
+
+static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__exec *e, uint64_t step)
+{
+    gpp__job *job = &f->job;
+    bool goes_back = e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    job->training = goes_back && !p->as_evaluation;
+    job->nan_is_error = p->nan_is_error;
+    job->loss = p->loss;
+    job->loss_attr = p->loss_attr;
+    job->y_desc = &p->y_desc;
+    job->target_desc = &p->target_desc;
+    job->optimizer = p->optimizer;
+    job->optimizer_attr = p->optimizer_attr;
+    job->seed = p->seed;
+    job->step = step;
+    job->micro_batches = e->plan->shape.micro_batches;
+    job->class_weight = p->class_weight;
+    job->class_weights = p->class_weights;
+    job->each = e->flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
+    job->clip_norm = p->clip_norm;
+    job->skip_nonfinite = p->skip_nonfinite;
+    atomic_store(&job->skipped, false);
+    atomic_store(&job->norm, NAN);
+    atomic_store(&job->norm_there, false);
+}
+
+/* All tasks of a step have ended, whether or not somebody waits for it. */
+static void workers_rest(void *pipe)
+{
+    gpp__policy_idle(((gpp_pipe *)pipe)->runtime.context);
+}
+
+/* What the pipe will be when it succeeds, which the next launch goes on from. */
+static void assume_success(gpp_pipe *p, unsigned flags)
+{
+    if (flags & GPP__DO_BACKWARD)
+        p->has_grads = p->pending = true;
+    if (flags & GPP__DO_UPDATE) {
+        p->updates++;
+        p->pending = false;
+    }
+}
+
+gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step,
+                              gpp_error *err)
+{
+    f->lr = 0;
+    f->status = GPP_OK;
+    gpp_error_clear(&f->error);
+    set_job(p, f, e, step);
+    gpp_status status = gpp__exit_watch(p, err);
+    if (status == GPP_OK && (e->flags & GPP__DO_UPDATE))
+        status = gpp__learn_prepare(p, f, err);
+    if (status == GPP_OK)
+        status = reserve_lanes(p, e, err);
+    if (status == GPP_OK)
+        status = gpp__record_begin(p, e, &f->noted, err);
+    if (status == GPP_OK)
+        status = gpp__loans_lend(p, e, &f->job, err);
+    if (status != GPP_OK)
+        return status;
+    number_tasks(p, e);
+    f->exec = e;
+    f->flying = true;
+    f->steps = p->steps;
+    f->updates = p->updates;
+    f->job.over = workers_rest;
+    f->job.over_arg = p;
+    gpp__exit_begin_job(&f->job, ++p->runs, e->plan->tasks);
+    gpp__policy_busy(p->runtime.context);
+    assume_success(p, e->flags);
+    gpp_status submitted = submit_all(p, f, &f->error);
+    if (submitted != GPP_OK) {
+        f->status = submitted;
+        gpp__loans_settle(e);
+    }
+    return GPP_OK;
+}
+
+/* --- landing ---------------------------------------------------------------------------------- */
+
+/* Of all flights, tasks that have not begun end without effect, in any order; then there is an
+ * order again. */
+static void give_up(gpp_pipe *p)
+{
+    for (int t = 0; t < GPP__TURNS; t++)
+        if (p->flight[t].flying)
+            gpp__job_stop(&p->flight[t].job);
+    for (int d = 0; d < p->devices; d++)
+        gpp__lane_abandon(p->state[d].lane);
+    for (int t = 0; t < GPP__TURNS && !p->stuck; t++)
+        if (p->flight[t].flying)
+            p->stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog);
+    p->broken |= p->stuck;
+    for (int d = 0; !p->stuck && d < p->devices; d++)
+        gpp__lane_restore(p->state[d].lane);
+}
+
+static gpp_status wait_for_tasks(gpp_pipe *p, gpp__flight *f)
+{
+    if (p->watchdog > 0 && !p->stuck && !gpp__job_wait_while_moving(&f->job, p->watchdog)) {
+        gpp__stall_report(p, f, &f->error);
+        give_up(p);
+        return GPP_ETIMEDOUT;
+    }
+    return p->stuck ? GPP_ETIMEDOUT : gpp__job_wait(&f->job, &f->error);
+}
+
+void gpp__stuck_settle(gpp_pipe *p)
+{
+    if (!p->stuck)
+        return;
+    for (int t = 0; t < GPP__TURNS; t++) {
+        if (!p->flight[t].flying)
+            continue;
+        gpp__job_wait(&p->flight[t].job, NULL);
+        p->flight[t].flying = false;
+    }
+    for (int t = 0; t < GPP__MAX_TENSORS; t++)
+        free(p->late[t]);
+    p->stuck = false;
+}
+
+static gpp_status cancel(gpp__flight *f)
+{
+    gpp_error_clear(&f->error);
+    return gpp__fail(&f->error, GPP_ECANCELED,
+                     "this step did nothing: one that was submitted before it has failed");
+}
+
+/* Gradients are gone; what was updated before it failed is put back, or, where nothing that may
+ * fail was known of, consistency is gone. Later flights do nothing, and must have ended first. */
+static void after_failure(gpp_pipe *p, gpp__flight *f)
+{
+    const gpp__exec *e = f->exec;
+    for (int t = 0; t < GPP__TURNS && !p->stuck; t++)
+        if (p->flight[t].flying && p->watchdog > 0 &&
+            !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog))
+            give_up(p);
+        else if (p->flight[t].flying)
+            gpp__job_wait(&p->flight[t].job, NULL);
+    if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
+        p->has_grads = p->pending = false;
+    p->steps = f->steps < p->steps ? f->steps : p->steps;
+    p->updates = f->updates < p->updates ? f->updates : p->updates;
+    if (p->stuck || !atomic_load(&f->job.updates))
+        return;
+    gpp__learn_restore(p, f->job.run);
+    if (p->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
+        return;
+    p->broken = true;
+    gpp__log(GPP_LOG_ERROR, "what cannot fail has failed after %d partitions were updated: %s",
+             atomic_load(&f->job.updates), f->error.msg);
+}
+
+/** Sum of the micro-batches' parts, in their order. */
+static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
+{
+    char *part;
+    int turn = gpp__flight_turn(p, f);
+    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, STARPU_R, &part, &f->error);
+    if (status != GPP_OK)
+        return status;
+    f->loss = 0;
+    for (int i = 0; i < f->exec->plan->shape.micro_batches; i++)
+        f->loss += ((const double *)part)[i];
+    gpp__host_release(p, GPP__LOSSES, turn);
+    return GPP_OK;
+}
+
+/* The norm of gradients, where updates have left it on their device. */
+static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
+{
+    char *sums;
+    double total = 0;
+    if (!atomic_load(&f->job.norm_there))
+        return GPP_OK;
+    gpp_status status =
+        gpp__host_acquire(p, GPP__NORMS, gpp__flight_turn(p, f), STARPU_R, &sums, &f->error);
+    if (status != GPP_OK)
+        return status;
+    for (int k = 0; k < f->job.learns; k++)
+        total += ((const double *)sums)[k];
+    gpp__host_release(p, GPP__NORMS, gpp__flight_turn(p, f));
+    atomic_store(&f->job.norm, sqrt(total));
+    return GPP_OK;
+}
+
+gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
+{
+    const gpp__exec *e = p->last_exec;
+    *ms = p->last.bound_ms;
+    return e ? gpp__plan_makespan(e->plan, e->ms, NULL, ms, err) : GPP_OK;
+}
+
+/* The bound is found when somebody asks for it, from the times of tasks: unless they are needed for
+ * another step first. */
+static void take_stats(gpp_pipe *p, gpp__flight *f)
+{
+    const gpp__exec *e = f->exec;
+    size_t n = e->plan->tasks;
+    double start = INFINITY, end = -INFINITY;
+    if (p->last_exec == e) {
+        if (gpp__flight_bound(p, &p->last.bound_ms, NULL) != GPP_OK)
+            p->has_last = false;
+        p->last_exec = NULL;
+    }
+    for (size_t k = 0; k < n; k++) {
+        start = fmin(start, e->cell[k].start);
+        end = fmax(end, e->cell[k].end);
+        e->ms[k] = 1e3 * (e->cell[k].end - e->cell[k].start);
+    }
+    f->stats = (gpp_step_stats){.micro_batches = e->plan->shape.micro_batches,
+                                .tasks = (int)n,
+                                .step_ms = 1e3 * (end - start),
+                                .lr = f->lr,
+                                .grad_norm = atomic_load(&f->job.norm),
+                                .skipped = atomic_load(&f->job.skipped)};
+}
+
+static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
+{
+    gpp_status status = GPP_OK;
+    gpp__exit_note_success(f->exec->flags & GPP__DO_BACKWARD);
+    if (f->exec->flags & GPP__DO_UPDATE)
+        gpp__discard_kept(p);
+    else
+        status = gpp__commit_statistics(p, f->exec, &f->error);
+    f->loss = NAN;
+    if (status == GPP_OK && (f->exec->flags & GPP__DO_LOSS))
+        status = read_loss(p, f);
+    if (status == GPP_OK)
+        status = read_norm(p, f);
+    take_stats(p, f);
+    return status;
+}
+
+gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
+{
+    gpp_status refused = f->status, status = wait_for_tasks(p, f);
+    if (refused != GPP_OK)
+        status = refused;
+    if (f->job.run > atomic_load(&p->failed))
+        status = cancel(f);
+    else if (status != GPP_OK)
+        gpp__job_stop(&f->job); /* where no cell has said so */
+    f->flying = p->stuck;
+    f->status = status;
+    if (!p->stuck)
+        gpp__record_end(p, f);
+    if (status == GPP_OK)
+        f->status = after_success(p, f);
+    else
+        after_failure(p, f);
+    return f->status;
+}
+
+void gpp__settle(gpp_pipe *p)
+{
+    while (p->landed < p->queued)
+        gpp__flight_land(p, &p->flight[p->queue[p->landed++]]);
+}
+
+void gpp__failure_seen(gpp_pipe *p)
+{
+    gpp__settle(p);
+    atomic_store(&p->failed, UINT64_MAX);
+}

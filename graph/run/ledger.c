@@ -1,0 +1,296 @@
+/*
+ * graph/run/ledger.c: arrays between a pipe's blocks and a file.
+ *
+ * Loading exchanges: each array's bytes in the file's memory and in the block change places. So
+ * whatever fails half-way is undone by doing it again, without a second copy of the parameters.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/run/ledger.h"
+
+/* --- what there is ---------------------------------------------------------------------------- */
+
+static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
+{
+    return &p->network->node[n->node].param[n->param];
+}
+
+static int states_of(const gpp_pipe *p)
+{
+    return p->optimizer ? p->optimizer->states(p->optimizer_attr) : 0;
+}
+
+/* PyTorch counts batches in a tensor of rank 0. */
+static bool is_counter(const gpp__param *q)
+{
+    return q->dtype == GPP_I64 && q->count == 1 && q->rank <= 1;
+}
+
+static gpp__ledger_entry entry_of(const gpp_pipe *p, const gpp__named *n)
+{
+    const gpp__param *q = param_of(p, n);
+    gpp__ledger_entry e = {.name = n->name,
+                           .dtype = q->dtype,
+                           .rank = is_counter(q) ? 0 : q->rank,
+                           .cls = GPP__PARAMS,
+                           .home = p->home[n->partition],
+                           .at = p->stage[n->partition].param_at[n->k] + q->offset,
+                           .bytes = (size_t)q->count * gpp_dtype_size(q->dtype)};
+    for (int d = 0; d < e.rank; d++)
+        e.dim[d] = q->dim[d];
+    return e;
+}
+
+/* Of array `s` of the optimizer's state; its name goes to *name. */
+static gpp__ledger_entry state_entry(const gpp_pipe *p, const gpp__named *n, int s, char **name)
+{
+    gpp__ledger_entry e = entry_of(p, n);
+    e.name = *name;
+    *name += sprintf(*name, "optimizer.%s.%s", p->optimizer->state_names[s], n->name) + 1;
+    e.cls = GPP__OPTIMIZER;
+    e.at = (size_t)s * gpp__block_end(p, e.home)->state_at_end +
+           p->stage[n->partition].state_at[n->k] + param_of(p, n)->offset;
+    return e;
+}
+
+static size_t state_name_bytes(const gpp_pipe *p, int states)
+{
+    size_t bytes = 1;
+    for (int s = 0; s < states; s++)
+        for (int k = 0; k < p->parameters; k++)
+            bytes += strlen("optimizer..") + strlen(p->optimizer->state_names[s]) +
+                     strlen(p->named[k].name) + 1;
+    return bytes;
+}
+
+static gpp_status fill(gpp__ledger *l, int states, gpp_error *err)
+{
+    const gpp_pipe *p = l->pipe;
+    char *name = l->state_names;
+    for (int k = 0; k < p->parameters + p->buffers; k++)
+        l->entry[l->entries++] = entry_of(p, &p->named[k]);
+    for (int s = 0; s < states; s++)
+        for (int k = 0; k < p->parameters; k++)
+            l->entry[l->entries++] = state_entry(p, &p->named[k], s, &name);
+    for (int k = 0; k < l->entries; k++)
+        if (!gpp__names_append(&l->names, l->entry[k].name, k))
+            return gpp__fail(err, GPP_ENOMEM, "names of %d arrays", l->entries);
+    const char *twice = gpp__names_sort(&l->names);
+    return twice ? gpp__fail(err, GPP_EINVAL,
+                             "\"%.80s\" is the name of a parameter, and of a parameter's state",
+                             twice)
+                 : GPP_OK;
+}
+
+gpp_status gpp__ledger_init(gpp__ledger *l, gpp_pipe *p, bool state, gpp_error *err)
+{
+    int states = state ? states_of(p) : 0;
+    *l = (gpp__ledger){.pipe = p};
+    l->entry = calloc((size_t)(p->parameters * (1 + states) + p->buffers) + 1, sizeof *l->entry);
+    l->state_names = malloc(state_name_bytes(p, states));
+    gpp_status status = l->entry && l->state_names
+                            ? fill(l, states, err)
+                            : gpp__fail(err, GPP_ENOMEM, "names of %d parameters", p->parameters);
+    if (status != GPP_OK)
+        gpp__ledger_release(l);
+    return status;
+}
+
+void gpp__ledger_release(gpp__ledger *l)
+{
+    gpp__names_release(&l->names);
+    free(l->entry);
+    free(l->state_names);
+    *l = (gpp__ledger){0};
+}
+
+/* --- between blocks and memory ---------------------------------------------------------------- */
+
+static void copy_out(char *block, void *data, size_t bytes)
+{
+    memcpy(data, block, bytes);
+}
+
+static void exchange(char *block, void *data, size_t bytes)
+{
+    char piece[4096], *other = data;
+    for (size_t at = 0; at < bytes; at += sizeof piece) {
+        size_t some = bytes - at < sizeof piece ? bytes - at : sizeof piece;
+        memcpy(piece, block + at, some);
+        memcpy(block + at, other + at, some);
+        memcpy(other + at, piece, some);
+    }
+}
+
+static bool is_of(const gpp__ledger_entry *e, gpp__class cls, int home)
+{
+    return e->cls == cls && e->home == home && e->data && e->bytes;
+}
+
+static bool has_any(const gpp__ledger *l, gpp__class cls, int home)
+{
+    for (int k = 0; k < l->entries; k++)
+        if (is_of(&l->entry[k], cls, home))
+            return true;
+    return false;
+}
+
+static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool write,
+                           void (*move)(char *, void *, size_t), gpp_error *err)
+{
+    char *block = NULL;
+    gpp_status status =
+        gpp__host_acquire(l->pipe, cls, home, write ? STARPU_RW : STARPU_R, &block, err);
+    if (status != GPP_OK)
+        return status;
+    for (int k = 0; k < l->entries; k++)
+        if (is_of(&l->entry[k], cls, home))
+            move(block + l->entry[k].at, l->entry[k].data, l->entry[k].bytes);
+    gpp__host_release(l->pipe, cls, home);
+    return GPP_OK;
+}
+
+/* @param write  the block changes; then packed weights follow, or it changes back */
+static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
+                             void (*move)(char *, void *, size_t), gpp_error *err)
+{
+    if (!has_any(l, cls, home))
+        return GPP_OK;
+    gpp_status status = move_all(l, cls, home, write, move, err);
+    if (status != GPP_OK || !write || cls != GPP__PARAMS)
+        return status;
+    status = gpp__pack_block(l->pipe, home, err);
+    if (status != GPP_OK && move_all(l, cls, home, true, move, NULL) == GPP_OK)
+        gpp__pack_block(l->pipe, home, NULL); /* of what was there before: it worked then */
+    return status;
+}
+
+static const gpp__class classes[] = {GPP__PARAMS, GPP__OPTIMIZER};
+enum { CLASSES = sizeof classes / sizeof *classes };
+
+gpp_status gpp__ledger_copy(gpp__ledger *l, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int at = 0; at < CLASSES * l->pipe->partitions && status == GPP_OK; at++)
+        status = with_block(l, classes[at % CLASSES], at / CLASSES, false, copy_out, err);
+    return status;
+}
+
+gpp_status gpp__ledger_exchange(gpp__ledger *l, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    int at = 0;
+    for (; at < CLASSES * l->pipe->partitions; at++) {
+        status = with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, err);
+        if (status != GPP_OK)
+            break;
+    }
+    while (status != GPP_OK && at-- > 0)
+        with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, NULL);
+    return status;
+}
+
+gpp_status gpp__ledger_save(gpp__ledger *l, gpp_file *f, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int k = 0; k < l->entries && status == GPP_OK; k++) {
+        gpp__ledger_entry *e = &l->entry[k];
+        status = gpp__file_room(f, e->name, e->dtype, e->rank, e->dim, &e->data, err);
+    }
+    return status == GPP_OK ? gpp__ledger_copy(l, err) : status;
+}
+
+/* --- finding them in a file ------------------------------------------------------------------- */
+
+/* Names for a message, as many as there is room for. */
+typedef struct name_list {
+    int count, shown;
+    size_t used;
+    char text[400];
+} name_list;
+
+static void list_name(name_list *list, const char *name)
+{
+    size_t room = sizeof list->text - list->used;
+    int length = snprintf(NULL, 0, "%s\"%.80s\"", list->count ? ", " : "", name);
+    list->count++;
+    if ((size_t)length >= room || list->shown + 1 < list->count)
+        return;
+    list->used += (size_t)snprintf(list->text + list->used, room, "%s\"%.80s\"",
+                                   list->shown ? ", " : "", name);
+    list->shown++;
+}
+
+static const char *and_more(const name_list *list, char out[32])
+{
+    out[0] = '\0';
+    if (list->shown < list->count)
+        snprintf(out, 32, " and %d more", list->count - list->shown);
+    return out;
+}
+
+static gpp_status fail_names(const name_list *missing, const name_list *extra, gpp_error *err)
+{
+    char more[2][32];
+    bool both = missing->count && extra->count;
+    return gpp__fail(err, GPP_ENOENT, "%s%s%s%s%s%s%s", missing->count ? "missing: " : "",
+                     missing->text, and_more(missing, more[0]), both ? "; " : "",
+                     extra->count ? "not known to this pipe: " : "", extra->text,
+                     and_more(extra, more[1]));
+}
+
+static gpp_status check_names(const gpp__ledger *l, const gpp_file *f, unsigned flags,
+                              gpp_error *err)
+{
+    name_list missing = {0}, extra = {0};
+    for (int k = 0; k < l->entries && !(flags & GPP_LOAD_ALLOW_MISSING); k++)
+        if (!l->entry[k].data)
+            list_name(&missing, l->entry[k].name);
+    for (int k = 0; k < f->arrays && !(flags & GPP_LOAD_ALLOW_EXTRA); k++)
+        if (gpp__names_find(&l->names, f->array[k].name) < 0)
+            list_name(&extra, f->array[k].name);
+    return missing.count || extra.count ? fail_names(&missing, &extra, err) : GPP_OK;
+}
+
+static bool same_shape(const gpp__ledger_entry *e, const gpp_tensor *t)
+{
+    bool one = e->dtype == GPP_I64 && e->rank == 0 && t->rank == 1 && t->dim[0] == 1;
+    bool same = e->dtype == t->dtype && (e->rank == t->rank || one);
+    for (int d = 0; same && d < e->rank; d++)
+        same = e->dim[d] == t->dim[d];
+    return same;
+}
+
+static const char *type_name(gpp_dtype dtype)
+{
+    return dtype == GPP_F32 ? "float32" : "int64";
+}
+
+static gpp_status check_shape(const gpp__ledger_entry *e, const gpp_tensor *t, gpp_error *err)
+{
+    char found[80], expected[80];
+    if (same_shape(e, t))
+        return GPP_OK;
+    return gpp__fail(err, GPP_ESHAPE, "\"%.80s\" is %s %s, expected %s %s", e->name,
+                     type_name(t->dtype), gpp__dims_text(t->rank, t->dim, found, sizeof found),
+                     type_name(e->dtype),
+                     gpp__dims_text(e->rank, e->dim, expected, sizeof expected));
+}
+
+gpp_status gpp__ledger_match(gpp__ledger *l, const gpp_file *f, unsigned flags, gpp_error *err)
+{
+    int at;
+    for (int k = 0; k < l->entries; k++) {
+        at = gpp__names_find(&f->array_names, l->entry[k].name);
+        l->entry[k].data = at < 0 ? NULL : f->array[at].tensor.data;
+    }
+    gpp_status status = check_names(l, f, flags, err);
+    for (int k = 0; k < l->entries && status == GPP_OK; k++) {
+        at = gpp__names_find(&f->array_names, l->entry[k].name);
+        if (at >= 0)
+            status = check_shape(&l->entry[k], &f->array[at].tensor, err);
+    }
+    return status;
+}

@@ -1,0 +1,361 @@
+/*
+ * graph/run/params.c: parameters and buffers by name: where they are, initial values, copies out and
+ * in.
+ *
+ * A partition's parameters are one block: each operator's parameters and buffers as PyTorch shapes
+ * them, and behind all of them the packed weights that kernels want. Whoever changes the first
+ * refreshes the second. Operators that share parameters appear once, under the owner's name.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codelets/move.h"
+#include "graph/run/pipe.h"
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static void count_named(gpp_pipe *p, size_t *name_bytes)
+{
+    *name_bytes = 0;
+    for (int k = 0; k < p->network->nodes; k++) {
+        const gpp__layer *l = &p->network->node[k];
+        for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
+            *name_bytes += strlen(l->label) + 1 + strlen(l->param[q].name) + 1;
+            p->buffers += l->param[q].buffer;
+            p->parameters += !l->param[q].buffer;
+        }
+    }
+}
+
+static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
+{
+    const gpp__stage *s = &p->stage[j];
+    const gpp__layer *l = &s->layer[k];
+    for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
+        p->named[at[l->param[q].buffer]++] = (gpp__named){*name, s->first + k, q, j, k, NAN, NAN};
+        *name += sprintf(*name, "%s.%s", l->label, l->param[q].name) + 1;
+    }
+}
+
+gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
+{
+    size_t name_bytes;
+    count_named(p, &name_bytes);
+    int all = p->parameters + p->buffers, at[2] = {0, p->parameters};
+    p->named = calloc((size_t)all + 1, sizeof *p->named);
+    p->names = malloc(name_bytes + 1);
+    p->learned = calloc((size_t)p->parameters + 1, sizeof *p->learned);
+    if (!p->named || !p->names || !p->learned)
+        return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", all);
+    for (int k = 0; k < p->parameters; k++)
+        for (int s = 0; s < GPP__MAX_SCALARS; s++)
+            p->learned[k].scalar[s] = 1;
+    char *name = p->names;
+    for (int j = 0; j < p->partitions; j++)
+        for (int k = 0; k < p->stage[j].count; k++)
+            list_node(p, j, k, at, &name);
+    return GPP_OK;
+}
+
+static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
+{
+    return &p->network->node[n->node].param[n->param];
+}
+
+int gpp_pipe_parameters(const gpp_pipe *p)
+{
+    return p ? p->parameters : 0;
+}
+
+gpp_status gpp_pipe_parameter(const gpp_pipe *p, int index, gpp_parameter_info *info,
+                              gpp_error *err)
+{
+    if (!p || !info)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
+    if (index < 0 || index >= p->parameters)
+        return gpp__fail(err, GPP_ENOENT, "parameter %d of %d", index, p->parameters);
+    const gpp__named *n = &p->named[index];
+    const gpp__param *q = param_of(p, n);
+    *info = (gpp_parameter_info){
+        n->name, p->network->node[n->node].index, n->partition, q->rank, {0}, q->count};
+    memcpy(info->dim, q->dim, sizeof info->dim);
+    return GPP_OK;
+}
+
+int gpp_pipe_buffers(const gpp_pipe *p)
+{
+    return p ? p->buffers : 0;
+}
+
+gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, gpp_error *err)
+{
+    if (!p || !info)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
+    if (index < 0 || index >= p->buffers)
+        return gpp__fail(err, GPP_ENOENT, "buffer %d of %d", index, p->buffers);
+    const gpp__named *n = &p->named[p->parameters + index];
+    const gpp__param *q = param_of(p, n);
+    *info = (gpp_buffer_info){
+        n->name, p->network->node[n->node].index, n->partition, q->dtype, q->rank, {0}, q->count};
+    memcpy(info->dim, q->dim, sizeof info->dim);
+    return GPP_OK;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t bytes, gpp_error *err)
+{
+    gpp__block_data *b;
+    return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->device_of[j], -1, &b, err)
+                 : GPP_OK;
+}
+
+static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
+{
+    for (int k = 0; k < s->count; k++) {
+        const gpp__layer *l = &s->layer[k];
+        for (int q = 0; l->shares < 0 && l->op->init && q < l->param_count; q++)
+            if (l->param[q].dtype == GPP_F32)
+                l->op->init(l, q, p->seed, (float *)(params + s->param_at[k] + l->param[q].offset));
+    }
+}
+
+size_t gpp__optimizer_bytes(const gpp_pipe *p, int j)
+{
+    return p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) *
+                              gpp__block_end(p, j)->state_at_end
+                        : 0;
+}
+
+static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
+{
+    char *data = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, j, STARPU_W, &data, err);
+    if (status != GPP_OK)
+        return status;
+    memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
+    for (const gpp__stage *s = &p->stage[j]; s; s = s->after)
+        initial_values(p, s, data);
+    gpp__host_release(p, GPP__PARAMS, j);
+    return gpp__pack_block(p, j, err);
+}
+
+static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
+{
+    size_t states = gpp__optimizer_bytes(p, j), bytes = gpp__block_end(p, j)->params_end;
+    if (p->home[j] != j || !bytes)
+        return GPP_OK;
+    gpp_status status = register_block(p, GPP__PARAMS, j, bytes, err);
+    if (status == GPP_OK)
+        status = register_block(p, GPP__OPTIMIZER, j, states, err);
+    if (status == GPP_OK)
+        status = init_params(p, j, bytes, err);
+    char *data = NULL;
+    if (status != GPP_OK || !states ||
+        (status = gpp__host_acquire(p, GPP__OPTIMIZER, j, STARPU_W, &data, err)) != GPP_OK)
+        return status;
+    memset(data, 0, states);
+    gpp__host_release(p, GPP__OPTIMIZER, j);
+    return GPP_OK;
+}
+
+gpp_status gpp__params_init(gpp_pipe *p, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int j = 0; status == GPP_OK && j < p->partitions; j++)
+        status = init_block(p, j, err);
+    return status;
+}
+
+void gpp__params_release(gpp_pipe *p)
+{
+    free(p->named);
+    free(p->names);
+    free(p->learned);
+}
+
+/* --- by name ---------------------------------------------------------------------------------- */
+
+/* Something that was found by its name: its block, its place there, its size. */
+typedef struct place {
+    const gpp__named *named;
+    int home;
+    size_t offset, bytes;
+} place;
+
+static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *data, int64_t count,
+                       place *at, gpp_error *err)
+{
+    const char *what = buffer ? "buffer" : "parameter";
+    if (!p || !name || !data)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", !p ? "pipe" : !name ? "name" : "data");
+    gpp__settle(p);
+    int first = buffer ? p->parameters : 0, end = p->parameters + (buffer ? p->buffers : 0);
+    for (int index = first; index < end; index++) {
+        const gpp__named *n = &p->named[index];
+        const gpp__param *q = param_of(p, n);
+        if (strcmp(n->name, name))
+            continue;
+        if (q->count != count)
+            return gpp__fail(err, GPP_ESHAPE, "%s \"%s\" has %lld elements, got %lld", what, name,
+                             (long long)q->count, (long long)count);
+        *at = (place){n, p->home[n->partition], p->stage[n->partition].param_at[n->k] + q->offset,
+                      (size_t)count * gpp_dtype_size(q->dtype)};
+        return GPP_OK;
+    }
+    return gpp__fail(err, GPP_ENOENT, "no %s \"%s\"", what, name);
+}
+
+static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *err)
+{
+    char *params = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_R, &params, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(data, params + at->offset, at->bytes);
+    gpp__host_release(p, GPP__PARAMS, at->home);
+    return GPP_OK;
+}
+
+static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_error *err)
+{
+    char *params = NULL;
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_RW, &params, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__discard_kept(p); /* they were made with other parameters */
+    memcpy(params + at->offset, data, at->bytes);
+    gpp__host_release(p, GPP__PARAMS, at->home);
+    return gpp__pack_block(p, at->home, err);
+}
+
+gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
+}
+
+gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64_t count,
+                        gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
+}
+
+gpp_status gpp_pipe_get_buffer(gpp_pipe *p, const char *name, void *data, int64_t count,
+                               gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, true, name, data, count, &at, err);
+    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
+}
+
+gpp_status gpp_pipe_set_buffer(gpp_pipe *p, const char *name, const void *data, int64_t count,
+                               gpp_error *err)
+{
+    place at = {0};
+    gpp_status status = find(p, true, name, data, count, &at, err);
+    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
+}
+
+/** A gradient, as somebody wants to see it. */
+typedef struct look {
+    const gpp__stage *stage;
+    const place *at;
+    size_t offset; /* among the layer's parameters */
+    float *to;
+    char *room; /* of the host's; NULL: the second buffer */
+} look;
+
+static gpp_status look_at(const gpp__run *run, char *const data[], void *arg)
+{
+    look *l = arg;
+    char *plain = NULL;
+    gpp_status status = gpp__stage_grads(l->stage, run, l->at->named->k, data[0],
+                                         l->room ? l->room : data[1], &plain);
+    if (status == GPP_OK)
+        gpp__copy_bytes(run, l->to, plain + l->offset, l->at->bytes);
+    return status == GPP_OK ? gpp__moved(run) : status;
+}
+
+gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
+                             gpp_error *err)
+{
+    place at = {0};
+    gpp__block_data *room;
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    if (status != GPP_OK)
+        return status;
+    const gpp__param *q = param_of(p, at.named);
+    if (!p->has_grads)
+        return gpp__fail(
+            err, GPP_ESTATE,
+            "there is no gradient: nothing has gone backward, or the last step failed");
+    if (q->frozen)
+        return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
+    const gpp__stage *s = &p->stage[at.named->partition];
+    int device = p->device_of[at.home];
+    bool there = p->state[device].seat.mover;
+    size_t bytes = gpp__align(gpp__stage_room(s) + 1);
+    look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
+    gpp__errand e = {.run = look_at,
+                     .arg = &l,
+                     .uses = there ? 2 : 1,
+                     .use = {{GPP__GRADS, at.home, STARPU_R}, {GPP__UNPACKED, device, STARPU_W}}};
+    if (there)
+        status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
+    else if (!l.room)
+        status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
+    if (status == GPP_OK)
+        status = gpp__errand_run(p, device, &e, err);
+    free(l.room);
+    return status;
+}
+
+/* --- freezing --------------------------------------------------------------------------------- */
+
+/* Whether `name` is this parameter, or the layer it is of. */
+static bool is_meant(const gpp_pipe *p, const gpp__named *n, const char *name)
+{
+    const gpp__layer *l = &p->network->node[n->node];
+    return !strcmp(n->name, name) || !strcmp(l->label, name) ||
+           !strcmp(p->model->unit[l->index].label, name);
+}
+
+bool gpp__param_is(const gpp_pipe *p, int k, const char *name)
+{
+    return is_meant(p, &p->named[k], name);
+}
+
+static void set_frozen(gpp_pipe *p, const gpp__named *n, bool frozen)
+{
+    gpp__network *network = &p->model->network;
+    for (int k = 0; k < network->nodes; k++)
+        if (k == n->node || network->node[k].shares == n->node)
+            network->node[k].param[n->param].frozen = frozen;
+}
+
+gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error *err)
+{
+    bool found = false;
+    if (!p || !name)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
+    gpp__settle(p);
+    if (p->broken) /* its tasks may still use what would be freed */
+        return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
+    for (int k = 0; k < p->parameters; k++)
+        if (is_meant(p, &p->named[k], name)) {
+            set_frozen(p, &p->named[k], frozen);
+            found = true;
+        }
+    if (!found)
+        return gpp__fail(err, GPP_ENOENT, "no parameter, and no layer with parameters, is \"%s\"",
+                         name);
+    gpp__exec_free_all(p); /* plans and programs follow from what learns */
+    gpp__discard_kept(p);
+    p->has_grads = p->pending = false;
+    return GPP_OK;
+}

@@ -1,0 +1,451 @@
+/*
+ * graph/run/record.c: noting what steps do, and the trace of it.
+ *
+ * Nothing is done inside tasks: a cell notes its times in any case, its ticket the time at which it
+ * became ready. When a step has ended they are copied from there. What moved between memory nodes
+ * and which bytes were alive is worked out from the plan's accesses, in the order in which the
+ * tasks ran: a read fetches what is valid on other nodes only, a write makes it invalid there; a
+ * value is alive from the begin of the task that writes it, or, if the caller has, of the first one
+ * that reads it, to the end of the last one that uses it, or of the step when no task has read it
+ * since.
+ */
+#include "graph/trace/trace.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/run/pipe.h"
+
+typedef struct noted {
+    gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC; tasks' and points' likewise */
+    int tasks, links, points;
+    gpp_trace_task *task;
+    gpp_trace_link *link;
+    gpp_forecast_point *point; /* changes of bytes, which wrap around below zero */
+} noted;
+
+typedef struct gpp__recorder {
+    int wanted, begun, steps;
+    noted *step; /* [begun] of which the first `steps` have ended */
+} gpp__recorder;
+
+/* --- room ------------------------------------------------------------------------------------- */
+
+static void noted_free(noted *s)
+{
+    free(s->task);
+    free(s->link);
+    free(s->point);
+    *s = (noted){.tasks = 0};
+}
+
+void gpp__recorder_free(gpp_pipe *p)
+{
+    gpp__recorder *r = p->recorder;
+    if (!r)
+        return;
+    for (int s = 0; s < r->begun; s++)
+        noted_free(&r->step[s]);
+    free(r->step);
+    free(r);
+    p->recorder = NULL;
+}
+
+gpp_status gpp_pipe_record(gpp_pipe *p, int steps, gpp_error *err)
+{
+    if (!p || steps < 0)
+        return gpp__fail(err, GPP_EINVAL, "recording needs a pipe and >= 0 steps, got %d", steps);
+    gpp__settle(p);
+    gpp__recorder_free(p);
+    if (!steps)
+        return GPP_OK;
+    p->recorder = calloc(1, sizeof *p->recorder);
+    if (!p->recorder)
+        return gpp__fail(err, GPP_ENOMEM, "a recorder");
+    p->recorder->wanted = steps;
+    return GPP_OK;
+}
+
+/* Points at most: every value begins and ends, and every device has a first one. */
+static size_t most_points(const gpp__plan *plan)
+{
+    size_t count = (size_t)plan->shape.devices + 4 * plan->buffers;
+    for (size_t k = 0; k < plan->tasks; k++)
+        count += 4 * (size_t)plan->task[k].access_count;
+    return count;
+}
+
+/* Links that StarPU can tell of. */
+static int count_links(const gpp_pipe *p)
+{
+    return p->runtime.owned && starpu_memory_nodes_get_count() > 1 ? starpu_bus_get_count() : 0;
+}
+
+static gpp_status make_room(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    gpp__recorder *r = p->recorder;
+    noted *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
+    if (!grown)
+        return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->begun + 1);
+    r->step = grown;
+    noted *s = &r->step[r->begun];
+    *s = (noted){.links = count_links(p)};
+    s->task = calloc(e->plan->tasks + 1, sizeof *s->task);
+    s->link = calloc((size_t)s->links + 1, sizeof *s->link);
+    s->point = calloc(most_points(e->plan) + 1, sizeof *s->point);
+    if (s->task && s->link && s->point)
+        return GPP_OK;
+    noted_free(s);
+    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", e->plan->tasks);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+/* What was counted since they were read last: reading StarPU's counters sets them to zero. */
+static void add_links(noted *s)
+{
+    for (int k = 0; k < s->links; k++) {
+        struct starpu_profiling_bus_info info = {.transferred_bytes = 0};
+        starpu_bus_get_profiling_info(k, &info);
+        s->link[k].from = starpu_bus_get_src(k);
+        s->link[k].to = starpu_bus_get_dst(k);
+        s->link[k].bytes += (size_t)info.transferred_bytes;
+        s->link[k].transfers += info.transfer_count;
+    }
+}
+
+/* Those over which something went. */
+static void keep_used_links(noted *s)
+{
+    int used = 0;
+    for (int k = 0; k < s->links; k++)
+        if (s->link[k].transfers > 0)
+            s->link[used++] = s->link[k];
+    s->links = used;
+}
+
+/* --- what a step did -------------------------------------------------------------------------- */
+
+/* Rooms to work in, freed when a step has been copied. */
+typedef struct values {
+    uint64_t *nodes; /* [buffers] where the contents are valid, a bit for each node */
+    double *from;    /* [buffers] since when there is a value; NAN: there is none */
+    double *until;   /* end of the last task that used it */
+    bool *unread;    /* nobody has read it since it was written */
+} values;
+
+static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
+{
+    size_t n = plan->buffers + 1;
+    *v = (values){calloc(n, sizeof *v->nodes), calloc(n, sizeof *v->from),
+                  calloc(n, sizeof *v->until), calloc(n, sizeof *v->unread)};
+    if (!v->nodes || !v->from || !v->until || !v->unread)
+        return false;
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        unsigned node = b->cls == GPP__LENT ? STARPU_MAIN_RAM : p->state[b->device].node;
+        v->nodes[k] = (uint64_t)1 << node;
+        if (b->other >= 0)
+            v->nodes[k] |= (uint64_t)1 << p->state[b->other].node;
+        v->from[k] = NAN;
+    }
+    return true;
+}
+
+static void values_release(values *v)
+{
+    free(v->nodes);
+    free(v->from);
+    free(v->until);
+    free(v->unread);
+}
+
+/* Changes of a device's live bytes, as points whose bytes wrap around below zero. */
+static void add_change(noted *s, double at, int device, size_t change)
+{
+    s->point[s->points++] = (gpp_forecast_point){at, device, change};
+}
+
+static void add_life(noted *s, const gpp_pipe *p, const gpp__buffer *b, double from, double until)
+{
+    bool copy = b->other >= 0 && p->state[b->other].node != p->state[b->device].node;
+    for (int d = b->device, k = 0; k <= copy; k++, d = b->other) {
+        add_change(s, from, d, b->bytes);
+        add_change(s, until, d, (size_t)0 - b->bytes);
+    }
+}
+
+static bool lasts(const gpp__buffer *b)
+{
+    return b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER;
+}
+
+/* A task that ran uses a buffer. */
+static void use(noted *s, const gpp_pipe *p, const gpp__plan *plan, values *v, const gpp__access *a,
+                gpp_trace_task *t)
+{
+    const gpp__buffer *b = &plan->buffer[a->buffer];
+    uint64_t here = (uint64_t)1 << p->state[t->device].node;
+    if (a->mode == GPP__WORKSPACE) {
+        add_life(s, p, b, t->start_ms, t->end_ms);
+        return;
+    }
+    bool reads = a->mode != GPP__WRITE, writes = a->mode != GPP__READ;
+    t->read_bytes += reads ? b->bytes : 0;
+    t->written_bytes += writes ? b->bytes : 0;
+    if (reads && !(v->nodes[a->buffer] & here))
+        t->fetched_bytes += b->bytes;
+    v->nodes[a->buffer] = writes ? here : v->nodes[a->buffer] | here;
+    if (lasts(b))
+        return;
+    if (!reads && !isnan(v->from[a->buffer]))
+        add_life(s, p, b, v->from[a->buffer], v->until[a->buffer]);
+    if (!reads || isnan(v->from[a->buffer]))
+        v->from[a->buffer] = reads && b->cls != GPP__LENT ? s->step.begin_ms : t->start_ms;
+    v->until[a->buffer] = t->end_ms;
+    v->unread[a->buffer] = writes;
+}
+
+static int by_start(const void *x, const void *y)
+{
+    const gpp_trace_task *a = x, *b = y;
+    if (a->start_ms != b->start_ms)
+        return a->start_ms < b->start_ms ? -1 : 1;
+    return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
+}
+
+static int find_tasks(noted *s, const gpp_pipe *p, const gpp__exec *e)
+{
+    int ran = 0;
+    for (size_t k = 0; k < e->plan->tasks; k++) {
+        const gpp__task *t = &e->plan->task[k];
+        const gpp__cell *c = &e->cell[k];
+        if (s->step.status != GPP_OK && !(c->end > c->start))
+            continue;
+        s->task[ran++] = (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),
+                                          .step = (int)k, /* until the accesses are known */
+                                          .micro_batch = t->i,
+                                          .partition = t->j,
+                                          .first_layer = p->first[t->j],
+                                          .last_layer = p->first[t->j] + p->balance[t->j] - 1,
+                                          .device = t->device,
+                                          .worker = c->worker,
+                                          .ready_ms = fmin(e->ticket[k].ready, c->start),
+                                          .start_ms = c->start,
+                                          .end_ms = c->end};
+    }
+    qsort(s->task, (size_t)ran, sizeof *s->task, by_start);
+    return ran;
+}
+
+/* Without memory to work it out in, bytes are left out. */
+static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
+{
+    values v;
+    bool made = values_init(&v, p, plan);
+    for (int k = 0; made && k < s->tasks; k++) {
+        gpp_trace_task *t = &s->task[k];
+        const gpp__task *task = &plan->task[t->step];
+        for (int a = 0; a < task->access_count; a++)
+            use(s, p, plan, &v, &task->access[a], t);
+    }
+    for (size_t k = 0; made && k < plan->buffers; k++)
+        if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
+            add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
+    values_release(&v);
+    for (int d = 0; made && d < p->devices; d++)
+        add_change(s, s->step.begin_ms, d, 0);
+}
+
+gpp_status gpp__record_begin(gpp_pipe *p, const gpp__exec *e, int *step, gpp_error *err)
+{
+    gpp__recorder *r = p->recorder;
+    *step = -1;
+    if (!r || r->begun == r->wanted)
+        return GPP_OK;
+    gpp_status status = make_room(p, e, err);
+    if (status != GPP_OK)
+        return status;
+    for (size_t k = 0; k < e->plan->tasks; k++)
+        e->ticket[k].timed = true;
+    *step = r->begun++;
+    noted *s = &r->step[*step];
+    add_links(&r->step[r->steps]); /* the oldest in flight has moved it */
+    if (r->steps == *step)
+        memset(s->link, 0, (size_t)s->links * sizeof *s->link);
+    s->step.begin_ms = gpp__cell_now();
+    return GPP_OK;
+}
+
+void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
+{
+    gpp__recorder *r = p->recorder;
+    const gpp__exec *e = f->exec;
+    if (!r || f->noted < 0)
+        return;
+    noted *s = &r->step[f->noted];
+    s->step.end_ms = f->job.ended;
+    s->step.micro_batches = e->plan->shape.micro_batches;
+    s->step.status = f->status;
+    add_links(s);
+    keep_used_links(s);
+    s->tasks = find_tasks(s, p, e);
+    find_bytes(s, p, e->plan);
+    for (size_t k = 0; k < e->plan->tasks; k++)
+        e->ticket[k].timed = false;
+    for (int k = 0; k < s->tasks; k++)
+        s->task[k].step = f->noted;
+    for (int k = 0; k < s->links; k++)
+        s->link[k].step = f->noted;
+    r->steps = f->noted + 1;
+}
+
+/* --- the trace -------------------------------------------------------------------------------- */
+
+static bool count_all(const gpp__recorder *r, gpp_trace *t)
+{
+    size_t tasks = 0, links = 0, points = 0;
+    for (int s = 0; s < r->steps; s++) {
+        tasks += (size_t)r->step[s].tasks;
+        links += (size_t)r->step[s].links;
+        points += (size_t)r->step[s].points;
+    }
+    if (tasks > INT_MAX || links > INT_MAX || points > INT_MAX)
+        return false;
+    t->steps = r->steps;
+    t->tasks = (int)tasks;
+    t->links = (int)links;
+    t->points = (int)points;
+    t->step = calloc((size_t)t->steps + 1, sizeof *t->step);
+    t->task = calloc(tasks + 1, sizeof *t->task);
+    t->link = calloc(links + 1, sizeof *t->link);
+    t->point = calloc(points + 1, sizeof *t->point);
+    t->device = calloc((size_t)t->devices + 1, sizeof *t->device);
+    return t->step && t->task && t->link && t->point && t->device;
+}
+
+static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
+{
+    for (int d = 0; d < p->devices; d++) {
+        t->device[d] =
+            (gpp_trace_device){strdup(p->device_name[d]), p->device_threads[d], p->node_of[d],
+                               p->state[d].planned, atomic_load(&p->state[d].meter.peak)};
+        if (!t->device[d].name)
+            return false;
+    }
+    return true;
+}
+
+/* To the nanosecond, as files have it: what is read back is what was written. */
+static double since(double origin, double seconds)
+{
+    return round(1e9 * (seconds - origin)) / 1e6;
+}
+
+static void copy_step(const noted *s, double origin, gpp_trace *t, int *tasks, int *links,
+                      int *points)
+{
+    for (int k = 0; k < s->tasks; k++) {
+        gpp_trace_task *task = &t->task[(*tasks)++];
+        *task = s->task[k];
+        task->ready_ms = since(origin, task->ready_ms);
+        task->start_ms = since(origin, task->start_ms);
+        task->end_ms = since(origin, task->end_ms);
+    }
+    for (int k = 0; k < s->links; k++)
+        t->link[(*links)++] = s->link[k];
+    for (int k = 0; k < s->points; k++) {
+        gpp_forecast_point *point = &t->point[(*points)++];
+        *point = s->point[k];
+        point->ms = since(origin, point->ms);
+    }
+}
+
+/* Falls before rises, so that what takes another's place does not look as if it were beside it. */
+static int by_time(const void *x, const void *y)
+{
+    const gpp_forecast_point *a = x, *b = y;
+    if (a->ms != b->ms)
+        return a->ms < b->ms ? -1 : 1;
+    bool up = a->bytes < SIZE_MAX / 2, other_up = b->bytes < SIZE_MAX / 2;
+    return up - other_up;
+}
+
+/* What is there between steps. */
+static size_t lasting_bytes(const gpp_pipe *p, int device)
+{
+    size_t bytes = 0;
+    for (int j = 0; j < p->partitions; j++)
+        if (p->device_of[j] == device && p->home[j] == j)
+            bytes += gpp__align(gpp__block_end(p, j)->params_end) +
+                     gpp__align(gpp__optimizer_bytes(p, j));
+    return bytes;
+}
+
+/* From changes, of steps that may overlap, to sums. Without memory for it there are no points. */
+static void sum_points(const gpp_pipe *p, gpp_trace *t)
+{
+    size_t *bytes = calloc((size_t)p->devices, sizeof *bytes);
+    int points = 0;
+    for (int d = 0; bytes && d < p->devices; d++)
+        bytes[d] = lasting_bytes(p, d);
+    qsort(t->point, (size_t)t->points, sizeof *t->point, by_time);
+    for (int k = 0; bytes && k < t->points; k++) {
+        gpp_forecast_point now = t->point[k];
+        now.bytes = bytes[now.device] += now.bytes;
+        const gpp_forecast_point *before = &t->point[points - 1];
+        bool same = points && before->device == now.device && before->ms == now.ms;
+        points -= same;
+        t->point[points++] = now;
+    }
+    free(bytes);
+    t->points = points;
+}
+
+static bool ascends(const gpp_trace *t)
+{
+    for (int k = 1; k < t->tasks; k++)
+        if (t->task[k].start_ms < t->task[k - 1].start_ms)
+            return false;
+    return true;
+}
+
+static void copy_steps(const gpp_pipe *p, gpp_trace *t)
+{
+    const gpp__recorder *r = p->recorder;
+    int tasks = 0, links = 0, points = 0;
+    double origin = r->steps ? r->step[0].step.begin_ms : 0;
+    for (int s = 0; s < r->steps; s++) {
+        t->step[s] = r->step[s].step;
+        t->step[s].begin_ms = since(origin, t->step[s].begin_ms);
+        t->step[s].end_ms = since(origin, t->step[s].end_ms);
+        copy_step(&r->step[s], origin, t, &tasks, &links, &points);
+    }
+    if (!ascends(t))
+        qsort(t->task, (size_t)t->tasks, sizeof *t->task, by_start);
+    sum_points(p, t);
+}
+
+gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
+{
+    if (!p || !trace)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "trace" : "pipe");
+    *trace = NULL;
+    if (!p->recorder || !p->recorder->steps)
+        return gpp__fail(err, GPP_ESTATE, "no step has been noted (gpp_pipe_record)");
+    gpp_trace *t = calloc(1, sizeof *t);
+    if (!t)
+        return gpp__fail(err, GPP_ENOMEM, "a trace");
+    t->layers = p->model->count;
+    t->partitions = p->partitions;
+    t->devices = p->devices;
+    if (!count_all(p->recorder, t) || !copy_devices(p, t)) {
+        gpp_trace_free(t);
+        return gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", p->recorder->steps);
+    }
+    copy_steps(p, t);
+    *trace = t;
+    return GPP_OK;
+}

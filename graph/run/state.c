@@ -1,0 +1,90 @@
+/*
+ * graph/run/state.c: state that a pass changes: running statistics of layers, folded in once a pass
+ * without update has succeeded, and what updates have changed, put back when a step has failed.
+ *
+ * Forwards leave a record of their statistics for each micro-batch; nothing else of them is seen
+ * before the step is known to be good, which is when its updates run: they fold the records in
+ * (codelets/tasks/cell.c). So a failed step changes no statistics, a recomputation counts nothing twice,
+ * and the order is that of the micro-batches, whatever ran first.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "codelets/move.h"
+#include "graph/run/pipe.h"
+
+/** Records of a partition's statistics. */
+typedef struct records {
+    const gpp__stage *stage;
+    int count;
+} records;
+
+static gpp_status commit(const gpp__run *run, char *const data[], void *arg)
+{
+    const records *r = arg;
+    gpp_status status = gpp__stage_commit(r->stage, run, r->count, data[0], data[1]);
+    return status == GPP_OK ? gpp__moved(run) : status;
+}
+
+static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
+{
+    records r = {&p->stage[j], count};
+    gpp__errand e = {.run = commit,
+                     .arg = &r,
+                     .uses = 2,
+                     .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->home[j], STARPU_RW}}};
+    return gpp__errand_run(p, p->device_of[j], &e, err);
+}
+
+gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    int count = e->plan->shape.micro_batches;
+    if (p->as_evaluation || !(e->flags & GPP__DO_FORWARD) ||
+        !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+        return GPP_OK;
+    gpp_status status = GPP_OK;
+    for (int j = 0; j < p->partitions && status == GPP_OK; j++)
+        if (p->stage[j].stats_bytes)
+            status = commit_partition(p, j, count, err);
+    return status;
+}
+
+/* --- failed updates --------------------------------------------------------------------------- */
+
+static gpp_status put_back(gpp_pipe *p, gpp__class cls, int j, const char *from, size_t bytes,
+                           gpp_error *err)
+{
+    char *data = NULL;
+    if (!bytes)
+        return GPP_OK;
+    gpp_status status = gpp__host_acquire(p, cls, j, STARPU_RW, &data, err);
+    if (status != GPP_OK)
+        return status;
+    memcpy(data, from, bytes);
+    gpp__host_release(p, cls, j);
+    return GPP_OK;
+}
+
+static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
+{
+    char *backup = NULL;
+    size_t params = gpp__block_end(p, j)->params_end;
+    gpp_status status = gpp__host_acquire(p, GPP__BACKUP, j, STARPU_R, &backup, err);
+    if (status != GPP_OK)
+        return status;
+    status = put_back(p, GPP__PARAMS, j, backup, params, err);
+    if (status == GPP_OK)
+        status = put_back(p, GPP__OPTIMIZER, j, backup + gpp__align(params),
+                          gpp__optimizer_bytes(p, j), err);
+    gpp__host_release(p, GPP__BACKUP, j);
+    return status;
+}
+
+gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (size_t k = 0; k < e->plan->tasks && status == GPP_OK; k++)
+        if (e->plan->task[k].kind == GPP__UPDATE && e->cell[k].updated)
+            status = restore_partition(p, e->plan->task[k].j, err);
+    return status;
+}

@@ -1,0 +1,541 @@
+/*
+ * graph/run/state_file.c: a pipe's parameters, and the whole state of its training, in files.
+ *
+ * A state file holds, besides arrays (ledger.h), everything that the next step depends on and that
+ * is not part of the model, the loss or the optimizer: numbers as words of metadata, doubles in
+ * hexadecimal, which is exact:
+ *
+ *     gridpipe.state                    version of this list: 1
+ *     gridpipe.loss, .optimizer         names, to check; .optimizer_states: those of its arrays
+ *     gridpipe.steps, .seed, .updates   of the random generator; of the optimizer
+ *     gridpipe.lr, .schedule            the base rate; absent: constant
+ *     gridpipe.updates.<parameter>      .scalar0., .scalar1.: the optimizer's numbers for it;
+ *                                       .lr., .weight_decay.: its group's, absent: none;
+ *                                       .frozen.: 1, absent: it learns
+ *
+ * Invariant: a load looks at everything before it changes anything. The last thing that can fail is
+ * the exchange of the arrays, which undoes itself.
+ */
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <gridpipe/schedule.h>
+
+#include "graph/run/ledger.h"
+
+#define PREFIX  "gridpipe."
+#define VERSION "1"
+
+static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
+{
+    if (!p || !path)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "path" : "pipe");
+    gpp__settle(p);
+    if (p->broken)
+        return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
+    return GPP_OK;
+}
+
+static void discard_passes(gpp_pipe *p)
+{
+    gpp__discard_kept(p); /* they were made with other parameters */
+    p->has_grads = p->pending = false;
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+static gpp_status add_arrays(gpp_pipe *p, gpp_file *f, bool state, gpp_error *err)
+{
+    gpp__ledger ledger;
+    gpp_status status = gpp__ledger_init(&ledger, p, state, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_save(&ledger, f, err);
+    gpp__ledger_release(&ledger);
+    return status;
+}
+
+gpp_status gpp_pipe_save(gpp_pipe *p, const char *path, gpp_error *err)
+{
+    gpp_file *f = NULL;
+    gpp_status status = check_pipe(p, path, err);
+    if (status == GPP_OK)
+        status = gpp_file_new(&f, err);
+    if (status == GPP_OK) /* whose names and shapes these are: some readers insist */
+        status = gpp_file_set_word(f, "format", "pt", err);
+    if (status == GPP_OK)
+        status = add_arrays(p, f, false, err);
+    if (status == GPP_OK)
+        status = gpp_file_write(f, path, err);
+    gpp_file_free(f);
+    return status;
+}
+
+static gpp_status fail_load(const char *path, const gpp_error *inner, const char *hint,
+                            gpp_error *err)
+{
+    return gpp__fail(err, inner->code, "loading \"%.200s\": %s%s", path, inner->msg, hint);
+}
+
+static gpp_status take_arrays(gpp_pipe *p, const gpp_file *f, unsigned flags, gpp_error *err)
+{
+    gpp__ledger ledger;
+    gpp_status status = gpp__ledger_init(&ledger, p, false, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_match(&ledger, f, flags, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_exchange(&ledger, err);
+    if (status == GPP_OK)
+        discard_passes(p);
+    gpp__ledger_release(&ledger);
+    return status;
+}
+
+gpp_status gpp_pipe_load(gpp_pipe *p, const char *path, unsigned flags, gpp_error *err)
+{
+    gpp_error inner = GPP_ERROR_INIT;
+    gpp_file *f = NULL;
+    gpp_status status = check_pipe(p, path, err);
+    if (status != GPP_OK)
+        return status;
+    if (flags & ~(unsigned)(GPP_LOAD_ALLOW_MISSING | GPP_LOAD_ALLOW_EXTRA))
+        return gpp__fail(err, GPP_EINVAL, "flags are 0x%x: unknown ones among them", flags);
+    status = gpp_file_read(&f, path, err);
+    if (status != GPP_OK)
+        return status;
+    bool is_state = gpp_file_word(f, PREFIX "state");
+    status = take_arrays(p, f, flags, &inner);
+    if (status != GPP_OK)
+        fail_load(path, &inner, is_state ? " (the file is of gpp_pipe_save_state)" : "", err);
+    gpp_file_free(f);
+    return status;
+}
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+/* Numbers are written and read as in C, wherever the program thinks it is. */
+static locale_t enter_c_locale(locale_t *c)
+{
+    *c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    return *c ? uselocale(*c) : (locale_t)0;
+}
+
+static void leave_c_locale(locale_t c, locale_t before)
+{
+    if (!c)
+        return;
+    uselocale(before);
+    freelocale(c);
+}
+
+/* "gridpipe.<what>" or "gridpipe.<what>.<parameter>". */
+static char *key_of(const char *what, const char *parameter)
+{
+    size_t size = strlen(PREFIX) + strlen(what) + (parameter ? strlen(parameter) : 0) + 2;
+    char *key = malloc(size);
+    if (key)
+        snprintf(key, size, PREFIX "%s%s%s", what, parameter ? "." : "",
+                 parameter ? parameter : "");
+    return key;
+}
+
+static gpp_status set_text(gpp_file *f, const char *what, const char *parameter, const char *value,
+                           gpp_error *err)
+{
+    char *key = key_of(what, parameter);
+    gpp_status status = key ? gpp_file_set_word(f, key, value, err)
+                            : gpp__fail(err, GPP_ENOMEM, "word \"%s\"", what);
+    free(key);
+    return status;
+}
+
+static gpp_status set_count(gpp_file *f, const char *what, const char *parameter, uint64_t value,
+                            gpp_error *err)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    return set_text(f, what, parameter, text, err);
+}
+
+static gpp_status set_real(gpp_file *f, const char *what, const char *parameter, double value,
+                           gpp_error *err)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%a", value);
+    return set_text(f, what, parameter, text, err);
+}
+
+/* *value is NULL when there is no such word. */
+static gpp_status get_text(const gpp_file *f, const char *what, const char *parameter,
+                           const char **value, gpp_error *err)
+{
+    char *key = key_of(what, parameter);
+    if (!key)
+        return gpp__fail(err, GPP_ENOMEM, "word \"%s\"", what);
+    *value = gpp_file_word(f, key);
+    free(key);
+    return GPP_OK;
+}
+
+static gpp_status fail_word(const char *what, const char *parameter, const char *value,
+                            gpp_error *err)
+{
+    const char *dot = parameter ? "." : "";
+    parameter = parameter ? parameter : "";
+    if (!value)
+        return gpp__fail(err, GPP_ENOENT, "the state has no word \"" PREFIX "%s%s%.80s\"", what,
+                         dot, parameter);
+    return gpp__fail(err, GPP_ESYNTAX, "word \"" PREFIX "%s%s%.80s\" is \"%.60s\"", what, dot,
+                     parameter, value);
+}
+
+static gpp_status get_count(const gpp_file *f, const char *what, const char *parameter,
+                            uint64_t most, uint64_t *count, gpp_error *err)
+{
+    const char *text = NULL;
+    gpp_status status = get_text(f, what, parameter, &text, err);
+    if (status != GPP_OK)
+        return status;
+    size_t digits = text ? strspn(text, "0123456789") : 0;
+    errno = 0;
+    *count = digits ? strtoull(text, NULL, 10) : 0;
+    bool read = digits && !text[digits] && !errno && *count <= most;
+    return read ? GPP_OK : fail_word(what, parameter, text, err);
+}
+
+/* A finite number. @param fallback  when it is absent; NULL: it must be there */
+static gpp_status get_real(const gpp_file *f, const char *what, const char *parameter,
+                           const double *fallback, double *value, gpp_error *err)
+{
+    const char *text = NULL;
+    char *end = NULL;
+    gpp_status status = get_text(f, what, parameter, &text, err);
+    if (status != GPP_OK)
+        return status;
+    if (!text && fallback) {
+        *value = *fallback;
+        return GPP_OK;
+    }
+    *value = text ? strtod(text, &end) : NAN;
+    return text && *text && !*end && isfinite(*value) ? GPP_OK
+                                                      : fail_word(what, parameter, text, err);
+}
+
+/* --- saving a state --------------------------------------------------------------------------- */
+
+static const char *name_of_loss(const gpp_pipe *p)
+{
+    return p->loss ? p->loss->name : "none";
+}
+
+static const char *name_of_optimizer(const gpp_pipe *p)
+{
+    return p->optimizer ? p->optimizer->name : "none";
+}
+
+/* "exp_avg, exp_avg_sq". */
+static const char *state_names(const gpp_pipe *p, char out[256])
+{
+    size_t used = 0;
+    int states = p->optimizer ? p->optimizer->states(p->optimizer_attr) : 0;
+    out[0] = '\0';
+    for (int s = 0; s < states && used < 256; s++)
+        used += (size_t)snprintf(out + used, 256 - used, "%s%s", s ? ", " : "",
+                                 p->optimizer->state_names[s]);
+    return out;
+}
+
+static bool is_frozen(const gpp_pipe *p, const gpp__named *n)
+{
+    return p->network->node[n->node].param[n->param].frozen;
+}
+
+static gpp_status save_parameter(const gpp_pipe *p, int k, gpp_file *f, gpp_error *err)
+{
+    const gpp__named *n = &p->named[k];
+    const gpp__learned *l = &p->learned[k];
+    static const char *const scalar[] = {"scalar0", "scalar1"};
+    _Static_assert(GPP__MAX_SCALARS == sizeof scalar / sizeof *scalar, "a name for each");
+    gpp_status status = set_count(f, "updates", n->name, (uint64_t)l->updates, err);
+    for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
+        status = set_real(f, scalar[s], n->name, l->scalar[s], err);
+    if (status == GPP_OK && !isnan(n->lr))
+        status = set_real(f, "lr", n->name, n->lr, err);
+    if (status == GPP_OK && !isnan(n->weight_decay))
+        status = set_real(f, "weight_decay", n->name, n->weight_decay, err);
+    if (status == GPP_OK && is_frozen(p, n))
+        status = set_count(f, "frozen", n->name, 1, err);
+    return status;
+}
+
+static gpp_status save_words(const gpp_pipe *p, gpp_file *f, gpp_error *err)
+{
+    char names[256];
+    gpp_status status = set_text(f, "state", NULL, VERSION, err);
+    if (status == GPP_OK)
+        status = set_text(f, "loss", NULL, name_of_loss(p), err);
+    if (status == GPP_OK)
+        status = set_text(f, "optimizer", NULL, name_of_optimizer(p), err);
+    if (status == GPP_OK)
+        status = set_text(f, "optimizer_states", NULL, state_names(p, names), err);
+    if (status == GPP_OK)
+        status = set_count(f, "steps", NULL, p->steps, err);
+    if (status == GPP_OK)
+        status = set_count(f, "seed", NULL, p->seed, err);
+    if (status == GPP_OK)
+        status = set_count(f, "updates", NULL, (uint64_t)p->updates, err);
+    if (status == GPP_OK)
+        status = set_real(f, "lr", NULL, p->base_lr, err);
+    if (status == GPP_OK && p->schedule_text)
+        status = set_text(f, "schedule", NULL, p->schedule_text, err);
+    for (int k = 0; k < p->parameters && status == GPP_OK; k++)
+        status = save_parameter(p, k, f, err);
+    return status;
+}
+
+static gpp_status add_words(gpp_file *f, const char *const words[], int count, gpp_error *err)
+{
+    if (count < 0 || (count && !words))
+        return gpp__fail(err, GPP_EINVAL, "words are %s, their number is %d",
+                         words ? "given" : "NULL", count);
+    for (int k = 0; k < count; k++) {
+        const char *key = words[2 * k];
+        if (key && !strncmp(key, PREFIX, strlen(PREFIX)))
+            return gpp__fail(err, GPP_EINVAL, "word \"%.80s\": keys in \"" PREFIX "\" are taken",
+                             key);
+        if (key && gpp_file_word(f, key))
+            return gpp__fail(err, GPP_EINVAL, "word \"%.80s\" is given twice", key);
+        gpp_status status = gpp_file_set_word(f, key, words[2 * k + 1], err);
+        if (status != GPP_OK)
+            return status;
+    }
+    return GPP_OK;
+}
+
+static gpp_status make_state(gpp_pipe *p, const char *const words[], int count, gpp_file *f,
+                             gpp_error *err)
+{
+    gpp_status status = add_words(f, words, count, err);
+    if (status != GPP_OK)
+        return status;
+    locale_t c, before = enter_c_locale(&c);
+    status = save_words(p, f, err);
+    leave_c_locale(c, before);
+    return status == GPP_OK ? add_arrays(p, f, true, err) : status;
+}
+
+gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const words[], int count,
+                               gpp_error *err)
+{
+    gpp_file *f = NULL;
+    gpp_status status = check_pipe(p, path, err);
+    if (status == GPP_OK && p->adds && p->pending)
+        status = gpp__fail(err, GPP_ESTATE,
+                           "gradients have added up that no update has used, and a file does not "
+                           "hold them: update, or discard them, first");
+    if (status == GPP_OK)
+        status = gpp_file_new(&f, err);
+    if (status == GPP_OK)
+        status = make_state(p, words, count, f, err);
+    if (status == GPP_OK)
+        status = gpp_file_write(f, path, err);
+    gpp_file_free(f);
+    return status;
+}
+
+/* --- loading a state -------------------------------------------------------------------------- */
+
+/* What the words say, before it counts. */
+typedef struct state {
+    uint64_t steps, seed, updates;
+    double lr;
+    char *schedule;    /* NULL: none */
+    gpp__named *named; /* [parameters] their groups' numbers; */
+    gpp__learned *learned;
+    bool *frozen; /* [parameters] */
+} state;
+
+static void state_release(state *s)
+{
+    free(s->schedule);
+    free(s->named);
+    free(s->learned);
+    free(s->frozen);
+}
+
+static gpp_status check_same(const gpp_file *f, const char *what, const char *mine, gpp_error *err)
+{
+    const char *text = NULL;
+    gpp_status status = get_text(f, what, NULL, &text, err);
+    if (status != GPP_OK)
+        return status;
+    if (!text)
+        return fail_word(what, NULL, NULL, err);
+    return strcmp(text, mine) ? gpp__fail(err, GPP_EINVAL,
+                                          "%s: \"%.60s\" in the state, \"%.60s\" "
+                                          "in this pipe",
+                                          what, text, mine)
+                              : GPP_OK;
+}
+
+static gpp_status check_kind(const gpp_pipe *p, const gpp_file *f, gpp_error *err)
+{
+    char names[256];
+    const char *version = gpp_file_word(f, PREFIX "state");
+    if (!version)
+        return gpp__fail(err, GPP_ENOENT,
+                         "no training state (parameters alone are for gpp_pipe_load)");
+    if (strcmp(version, VERSION))
+        return gpp__fail(err, GPP_EUNSUPPORTED,
+                         "a state of version \"%.20s\", this library reads " VERSION, version);
+    gpp_status status = check_same(f, "loss", name_of_loss(p), err);
+    if (status == GPP_OK)
+        status = check_same(f, "optimizer", name_of_optimizer(p), err);
+    if (status == GPP_OK)
+        status = check_same(f, "optimizer_states", state_names(p, names), err);
+    return status;
+}
+
+static gpp_status read_schedule(const gpp_file *f, state *s, gpp_error *err)
+{
+    double rate;
+    const char *text = gpp_file_word(f, PREFIX "schedule");
+    s->schedule = text ? strdup(text) : NULL;
+    if (!text)
+        return GPP_OK;
+    if (!s->schedule)
+        return gpp__fail(err, GPP_ENOMEM, "a schedule");
+    return gpp_schedule_rate(text, (int64_t)s->updates, s->lr, &rate, err);
+}
+
+static gpp_status read_rates(const gpp_file *f, gpp__named *n, gpp_error *err)
+{
+    const double none = NAN;
+    gpp_status status = get_real(f, "lr", n->name, &none, &n->lr, err);
+    if (status == GPP_OK)
+        status = get_real(f, "weight_decay", n->name, &none, &n->weight_decay, err);
+    if (status == GPP_OK && (n->lr < 0 || n->weight_decay < 0))
+        return gpp__fail(err, GPP_EINVAL, "\"%.80s\" has a learning rate or weight decay below 0",
+                         n->name);
+    return status;
+}
+
+static gpp_status read_parameter(const gpp_pipe *p, const gpp_file *f, gpp__named *n,
+                                 gpp__learned *l, bool *frozen, gpp_error *err)
+{
+    static const char *const scalar[] = {"scalar0", "scalar1"};
+    const char *text = NULL;
+    uint64_t updates = 0;
+    gpp_status status = get_count(f, "updates", n->name, INT64_MAX, &updates, err);
+    l->updates = (int64_t)updates;
+    for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
+        status = get_real(f, scalar[s], n->name, NULL, &l->scalar[s], err);
+    if (status == GPP_OK)
+        status = read_rates(f, n, err);
+    if (status == GPP_OK)
+        status = get_text(f, "frozen", n->name, &text, err);
+    *frozen = text;
+    if (status == GPP_OK && text && strcmp(text, "1"))
+        return fail_word("frozen", n->name, text, err);
+    return status;
+}
+
+static gpp_status read_numbers(const gpp_pipe *p, const gpp_file *f, state *s, gpp_error *err)
+{
+    gpp_status status = get_count(f, "steps", NULL, UINT64_MAX, &s->steps, err);
+    if (status == GPP_OK)
+        status = get_count(f, "seed", NULL, UINT64_MAX, &s->seed, err);
+    if (status == GPP_OK)
+        status = get_count(f, "updates", NULL, INT64_MAX, &s->updates, err);
+    if (status == GPP_OK)
+        status = get_real(f, "lr", NULL, NULL, &s->lr, err);
+    if (status == GPP_OK && s->lr < 0)
+        status = gpp__fail(err, GPP_EINVAL, "a learning rate of %g", s->lr);
+    if (status == GPP_OK)
+        status = read_schedule(f, s, err);
+    for (int k = 0; k < p->parameters && status == GPP_OK; k++)
+        status = read_parameter(p, f, &s->named[k], &s->learned[k], &s->frozen[k], err);
+    return status;
+}
+
+static gpp_status read_state(const gpp_pipe *p, const gpp_file *f, state *s, gpp_error *err)
+{
+    size_t count = (size_t)p->parameters;
+    s->named = calloc(count + 1, sizeof *s->named);
+    s->learned = calloc(count + 1, sizeof *s->learned);
+    s->frozen = calloc(count + 1, sizeof *s->frozen);
+    if (!s->named || !s->learned || !s->frozen)
+        return gpp__fail(err, GPP_ENOMEM, "the state of %d parameters", p->parameters);
+    memcpy(s->named, p->named, count * sizeof *s->named);
+    memcpy(s->learned, p->learned, count * sizeof *s->learned);
+    locale_t c, before = enter_c_locale(&c);
+    gpp_status status = read_numbers(p, f, s, err);
+    leave_c_locale(c, before);
+    return status;
+}
+
+/* Cannot fail. */
+static void adopt_state(gpp_pipe *p, state *s)
+{
+    for (int k = 0; k < p->parameters; k++)
+        if (s->frozen[k] != is_frozen(p, &p->named[k]))
+            gpp_pipe_freeze(p, p->named[k].name, s->frozen[k], NULL);
+    memcpy(p->named, s->named, (size_t)p->parameters * sizeof *p->named);
+    memcpy(p->learned, s->learned, (size_t)p->parameters * sizeof *p->learned);
+    p->steps = s->steps;
+    p->seed = s->seed;
+    p->updates = (int64_t)s->updates;
+    p->base_lr = s->lr;
+    free(p->schedule_text);
+    p->schedule_text = s->schedule;
+    s->schedule = NULL;
+    discard_passes(p);
+}
+
+/* @param keep  the file's arrays are wanted afterwards */
+static gpp_status take_state(gpp_pipe *p, const gpp_file *f, bool keep, gpp_error *err)
+{
+    state s = {0};
+    gpp__ledger ledger = {0};
+    gpp_status status = check_kind(p, f, err);
+    if (status == GPP_OK)
+        status = read_state(p, f, &s, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_init(&ledger, p, true, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_match(&ledger, f, 0, err);
+    if (status == GPP_OK)
+        status = gpp__ledger_exchange(&ledger, err);
+    if (status == GPP_OK && keep) /* the blocks were at hand an instant ago, so they are now */
+        gpp__ledger_copy(&ledger, NULL);
+    if (status == GPP_OK)
+        adopt_state(p, &s);
+    gpp__ledger_release(&ledger);
+    state_release(&s);
+    return status;
+}
+
+gpp_status gpp_pipe_load_state(gpp_pipe *p, const char *path, gpp_file **file, gpp_error *err)
+{
+    gpp_error inner = GPP_ERROR_INIT;
+    gpp_file *f = NULL;
+    if (file)
+        *file = NULL;
+    gpp_status status = check_pipe(p, path, err);
+    if (status == GPP_OK)
+        status = gpp_file_read(&f, path, err);
+    if (status != GPP_OK)
+        return status;
+    status = take_state(p, f, file, &inner);
+    if (status != GPP_OK)
+        fail_load(path, &inner, "", err);
+    else if (file) {
+        *file = f;
+        return GPP_OK;
+    }
+    gpp_file_free(f);
+    return status;
+}

@@ -1,0 +1,412 @@
+/*
+ * graph/run/step.c: the calls that run something: steps and their parts, at once or submitted to be
+ * waited for later. What they do is launched and landed by flight.c.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/run/pipe.h"
+
+/* --- calls that wait -------------------------------------------------------------------------- */
+
+/* For calls that run something, or change what is run: everything submitted before has landed. */
+static gpp_status usable(gpp_pipe *p, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    gpp__settle(p);
+    if (p->broken)
+        return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
+    if (atomic_load(&p->failed) != UINT64_MAX)
+        return gpp__fail(err, GPP_ESTATE,
+                         "a step that was submitted before has failed: gpp_pipe_wait says how");
+    return GPP_OK;
+}
+
+static void report(gpp_pipe *p, const gpp__flight *f)
+{
+    p->last = f->stats;
+    p->last_exec = f->exec;
+    p->has_last = f->status == GPP_OK;
+}
+
+/* Launch and land. */
+static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step, gpp_error *err)
+{
+    p->has_last = false;
+    p->last_exec = NULL;
+    p->ran = true;
+    gpp_status status = gpp__flight_launch(p, f, e, step, err);
+    if (status != GPP_OK)
+        return status;
+    status = gpp__flight_land(p, f);
+    report(p, f);
+    if (status == GPP_OK)
+        return GPP_OK;
+    gpp__failure_seen(p);
+    if (err && err->code == GPP_OK)
+        *err = f->error;
+    return status;
+}
+
+/* Adds to the call's flags what it means now. @param kept  index of the kept forward whose buffers
+ * it uses, -1: none */
+static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, gpp__batch *rows,
+                          gpp__exec **e, gpp_error *err)
+{
+    if ((c->flags & GPP__DO_BACKWARD) && p->adds && p->pending)
+        c->flags |= GPP__DO_ADD;
+    gpp_status status = gpp__take_tensors(p, &f->job, c, rows, err);
+    return status == GPP_OK
+               ? gpp__exec_get(p, c->flags, rows, kept + 1, gpp__flight_turn(p, f), e, err)
+               : status;
+}
+
+static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gpp__batch *rows,
+                           gpp_error *err)
+{
+    char *room[GPP__MAX_TENSORS] = {NULL};
+    gpp__flight *f = gpp__flight_free(p, true);
+    gpp__job *job = &f->job;
+    gpp__exec *e;
+    gpp_status status = prepare(p, f, &c, kept, rows, &e, err);
+    if (status != GPP_OK)
+        return status;
+    int pieces = e->plan->shape.micro_batches;
+    status = gpp__split_fixed_gradients(p, job, pieces, room, err);
+    if (status == GPP_OK)
+        status = fly(p, f, e, step, err);
+    for (int k = 0; k < p->network->inputs && p->stuck; k++)
+        p->late[k] = room[k] ? job->grad_x[k].data : NULL;
+    if (!p->stuck)
+        gpp__join_fixed_gradients(p, job, pieces, room, status == GPP_OK);
+    return status;
+}
+
+static gpp_status need_loss(const gpp_pipe *p, gpp_error *err)
+{
+    return p->loss ? GPP_OK
+                   : gpp__fail(err, GPP_ESTATE, "this pipe was made without a loss (options.loss)");
+}
+
+static gpp_status need_optimizer(const gpp_pipe *p, gpp_error *err)
+{
+    return p->optimizer ? GPP_OK
+                        : gpp__fail(err, GPP_ESTATE,
+                                    "this pipe was made without an optimizer (options.optimizer)");
+}
+
+static gpp_status check_train(const gpp_pipe *p, gpp__call *c, gpp_error *err)
+{
+    gpp_status status = need_loss(p, err);
+    if (status != GPP_OK)
+        return status;
+    if (!c->target)
+        return gpp__fail(err, GPP_EINVAL, "target is NULL");
+    c->flags |= GPP__DO_FORWARD | GPP__DO_LOSS | GPP__DO_BACKWARD | (c->y ? GPP__DO_OUTPUTS : 0) |
+                (c->grad_x ? GPP__DO_GRAD_INPUT : 0);
+    return GPP_OK;
+}
+
+static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
+{
+    gpp__batch rows;
+    gpp_status status = check_train(p, &c, err);
+    if (status == GPP_OK)
+        status = run_call(p, c, -1, p->steps, &rows, err);
+    if (status != GPP_OK)
+        return status;
+    p->steps++;
+    if (loss)
+        *loss = p->flight[0].loss;
+    return GPP_OK;
+}
+
+gpp_status gpp_pipe_step(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                         const gpp_tensor *y, double *loss, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        status = need_optimizer(p, err);
+    gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
+    return status == GPP_OK ? train(p, c, loss, err) : status;
+}
+
+gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                              const gpp_tensor *y, const gpp_tensor *grad_x, double *loss,
+                              gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    gpp__call c = {.x = x, .target = target, .y = y, .grad_x = grad_x};
+    return status == GPP_OK ? train(p, c, loss, err) : status;
+}
+
+/* --- forward now, backward later ---------------------------------------------------------------
+ */
+
+enum { NAMELESS = -1 };
+
+/* Index of a kept forward, -1: there is none of this name. */
+static int kept_index(const gpp_pipe *p, int pass)
+{
+    for (int q = 0; q < p->kepts; q++)
+        if (p->kept[q].used && p->kept[q].name == pass)
+            return q;
+    return -1;
+}
+
+/* A name is given once, so that of a forward that is gone does not come to mean another. */
+static int new_name(gpp_pipe *p)
+{
+    int name = p->next_name;
+    p->next_name = name == INT_MAX ? 0 : name + 1;
+    return name;
+}
+
+gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *y, int *pass,
+                            gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status != GPP_OK)
+        return status;
+    if (!y)
+        return gpp__fail(err, GPP_EINVAL, "y is NULL");
+    int index = pass ? -1 : kept_index(p, NAMELESS);
+    if (index < 0)
+        status = gpp__kept_find(p, &index, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__call c = {.flags = GPP__DO_FORWARD | GPP__DO_KEEP | GPP__DO_GRAD_INPUT | GPP__DO_OUTPUTS,
+                   .x = x,
+                   .y = y};
+    gpp__batch rows;
+    p->ran = false;
+    status = run_call(p, c, index, p->steps, &rows, err);
+    if (p->ran)
+        p->kept[index].used = false; /* an earlier one, which it has overwritten */
+    if (status != GPP_OK)
+        return status;
+    gpp__kept *k = &p->kept[index];
+    k->used = true;
+    k->name = pass ? new_name(p) : NAMELESS;
+    k->rows = rows;
+    k->step = p->steps++;
+    if (pass)
+        *pass = k->name;
+    return GPP_OK;
+}
+
+static gpp_status same_rows(const gpp_pipe *p, const gpp__kept *k, const gpp_tensor *x,
+                            gpp_error *err)
+{
+    for (int t = 0; t < p->network->inputs; t++) {
+        int batch = p->network->value[p->network->input[t]].desc.batch;
+        if (batch != GPP_ROWS_FIXED && x[t].dim[0] != k->rows.rows[batch])
+            return gpp__fail(err, GPP_ESHAPE, "x has %lld rows, the forward had %lld",
+                             (long long)x[t].dim[0], (long long)k->rows.rows[batch]);
+    }
+    return GPP_OK;
+}
+
+gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const gpp_tensor *grad_y,
+                             const gpp_tensor *grad_x, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status != GPP_OK)
+        return status;
+    int index = kept_index(p, pass);
+    if (index < 0)
+        return gpp__fail(err, GPP_ESTATE,
+                         "there is no forward %d to go back from: call gpp_pipe_forward first (-1: "
+                         "without a name); an update, or setting a parameter, discards it",
+                         pass);
+    if (!x || !grad_y)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", x ? "grad_y" : "x");
+    status = same_rows(p, &p->kept[index], x, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__call c = {
+        .flags = GPP__DO_BACKWARD | GPP__DO_GRAD_INPUT, .x = x, .grad_y = grad_y, .grad_x = grad_x};
+    gpp__batch rows;
+    p->ran = false;
+    status = run_call(p, c, index, p->kept[index].step, &rows, err);
+    if (p->ran)
+        p->kept[index].used = false;
+    return status;
+}
+
+gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
+{
+    if (p)
+        gpp__settle(p);
+    int index = p ? kept_index(p, pass) : -1;
+    if (index < 0)
+        return gpp__fail(err, p ? GPP_ESTATE : GPP_EINVAL, "there is no such forward");
+    p->kept[index].used = false;
+    return GPP_OK;
+}
+
+static gpp__call evaluation(const gpp_tensor *x, const gpp_tensor *target, const gpp_tensor *y)
+{
+    return (gpp__call){.flags = GPP__DO_FORWARD | (target ? GPP__DO_LOSS : 0) |
+                                (y ? GPP__DO_OUTPUTS : 0),
+                       .x = x,
+                       .target = target,
+                       .y = y};
+}
+
+gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                             const gpp_tensor *y, double *loss, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK && target)
+        status = need_loss(p, err);
+    if (status != GPP_OK)
+        return status;
+    if (loss && !target)
+        return gpp__fail(err, GPP_EINVAL, "a loss is wanted but target is NULL");
+    gpp__batch rows;
+    status = run_call(p, evaluation(x, target, y), -1, p->steps, &rows, err);
+    if (status == GPP_OK && loss)
+        *loss = p->flight[0].loss;
+    return status;
+}
+
+/* --- submitted now, waited for later ---------------------------------------------------------- */
+
+static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
+{
+    gpp__flight *f = gpp__flight_free(p, false);
+    gpp__exec *e;
+    gpp__batch rows;
+    if (!f)
+        return gpp__fail(err, GPP_ESTATE,
+                         "%d steps are submitted and not waited for: that is the most", p->queued);
+    gpp_status status = prepare(p, f, &c, -1, &rows, &e, err);
+    if (status == GPP_OK)
+        status = gpp__flight_launch(p, f, e, p->steps, err);
+    if (status != GPP_OK)
+        return status;
+    p->steps += (c.flags & GPP__DO_UPDATE) != 0;
+    p->queue[p->queued++] = gpp__flight_turn(p, f);
+    return GPP_OK;
+}
+
+static gpp_status submittable(const gpp_pipe *p, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    return p->broken ? gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable")
+                     : GPP_OK;
+}
+
+gpp_status gpp_pipe_submit(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                           const gpp_tensor *y, gpp_error *err)
+{
+    gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
+    gpp_status status = submittable(p, err);
+    if (status == GPP_OK)
+        status = need_optimizer(p, err);
+    if (status == GPP_OK)
+        status = check_train(p, &c, err);
+    return status == GPP_OK ? submit(p, c, err) : status;
+}
+
+gpp_status gpp_pipe_submit_evaluation(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
+                                      const gpp_tensor *y, gpp_error *err)
+{
+    gpp_status status = submittable(p, err);
+    if (status == GPP_OK && target)
+        status = need_loss(p, err);
+    return status == GPP_OK ? submit(p, evaluation(x, target, y), err) : status;
+}
+
+gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
+{
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    if (!p->queued)
+        return gpp__fail(err, GPP_ESTATE, "no step is submitted that was not waited for");
+    gpp__flight *f = &p->flight[p->queue[0]];
+    if (!p->landed) {
+        p->landed = 1;
+        gpp__flight_land(p, f);
+    }
+    if (f->job.run == atomic_load(&p->failed))
+        gpp__failure_seen(p);
+    memmove(p->queue, p->queue + 1, (size_t)--p->queued * sizeof *p->queue);
+    p->landed--;
+    report(p, f);
+    if (f->status == GPP_OK && loss)
+        *loss = f->loss;
+    if (f->status != GPP_OK && err && err->code == GPP_OK)
+        *err = f->error;
+    return f->status;
+}
+
+int gpp_pipe_submitted(const gpp_pipe *p)
+{
+    return p ? p->queued : 0;
+}
+
+/* --- gradients at hand -------------------------------------------------------------------------
+ */
+
+gpp_status gpp_pipe_accumulate(gpp_pipe *p, bool on, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        p->adds = on;
+    return status;
+}
+
+gpp_status gpp_pipe_set_training(gpp_pipe *p, bool on, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status != GPP_OK || p->as_evaluation == !on)
+        return status;
+    p->as_evaluation = !on;
+    gpp__discard_kept(p); /* their backwards would not be of the same mode */
+    return GPP_OK;
+}
+
+gpp_status gpp_pipe_discard_gradients(gpp_pipe *p, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        p->has_grads = p->pending = false;
+    return status;
+}
+
+gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
+{
+    gpp_status status = usable(p, err);
+    if (status == GPP_OK)
+        status = need_optimizer(p, err);
+    if (status != GPP_OK)
+        return status;
+    if (!p->has_grads)
+        return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
+    gpp__exec *e;
+    gpp__batch none = {{0}};
+    status = gpp__exec_get(p, GPP__DO_UPDATE, &none, 0, 0, &e, err);
+    return status == GPP_OK ? fly(p, &p->flight[0], e, p->steps, err) : status;
+}
+
+/* --- reports
+ * -------------------------------------------------------------------------------------------------------
+ */
+
+gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_error *err)
+{
+    if (!p || !stats)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "stats" : "pipe");
+    if (!p->has_last)
+        return gpp__fail(err, GPP_ESTATE, "no step has run, or the last one failed");
+    *stats = p->last;
+    gpp_status status = gpp__flight_bound(p, &stats->bound_ms, err);
+    stats->efficiency = stats->step_ms > 0 ? stats->bound_ms / stats->step_ms : 1;
+    return status;
+}

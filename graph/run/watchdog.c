@@ -1,0 +1,211 @@
+/*
+ * graph/run/watchdog.c: a step that has stopped moving: who waits for whom.
+ *
+ * A device runs its tasks in the order of its table, so it always waits for exactly one: the one at
+ * its lane's next position. When StarPU has not reported that one ready, an earlier task (in the
+ * order of submission, from which StarPU infers what depends on what) that uses one of its buffers
+ * in a conflicting way has not ended. Naming both for every device shows the circle, or the task
+ * that does not come back.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "graph/run/pipe.h"
+
+typedef struct message {
+    char text[1024];
+    size_t length;
+} message;
+
+__attribute__((format(printf, 2, 3))) static void say(message *m, const char *format, ...)
+{
+    size_t room = sizeof m->text - m->length;
+    va_list args;
+    va_start(args, format);
+    int wanted = vsnprintf(m->text + m->length, room, format, args);
+    va_end(args);
+    if (wanted > 0)
+        m->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
+}
+
+/* --- names --- */
+
+static void say_task(message *m, const gpp__task *t)
+{
+    const char *kind = gpp__kind_name((gpp__kind)t->kind);
+    if (t->i >= 0)
+        say(m, "%s (%d, %d)", kind, t->i, t->j);
+    else
+        say(m, "%s of partition %d", kind, t->j);
+}
+
+static void say_route(message *m, const gpp__route *r)
+{
+    if (r->name)
+        say(m, "skip %s %d->%d", r->name, r->from, r->to);
+    else if (r->to == r->from + 1)
+        say(m, "boundary %d", r->to);
+    else
+        say(m, "route %d->%d", r->from, r->to);
+}
+
+static void say_buffer(message *m, const gpp__plan *plan, const gpp__access *a)
+{
+    const gpp__buffer *b = &plan->buffer[a->buffer];
+    bool gradient = a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT;
+    if (b->cls != GPP__ROUTE) {
+        say(m, "%s %d", gpp__class_name((gpp__class)b->cls), b->j);
+        return;
+    }
+    if (gradient)
+        say(m, "the gradient of ");
+    say_route(m, &plan->route[b->j]);
+}
+
+/* --- what has not ended --- */
+
+static bool has_begun(const gpp__cell *c)
+{
+    return atomic_load_explicit(&c->begun, memory_order_acquire) == c->job->run;
+}
+
+static bool has_ended(const gpp__cell *c)
+{
+    return atomic_load_explicit(&c->ended, memory_order_acquire) == c->job->run;
+}
+
+static const gpp__access *access_to(const gpp__task *t, int buffer)
+{
+    for (int a = 0; a < t->access_count; a++)
+        if (t->access[a].buffer == buffer && t->access[a].mode != GPP__WORKSPACE)
+            return &t->access[a];
+    return NULL;
+}
+
+/* The nearest earlier task that must end before `task` may use a buffer; -1: all have. */
+static long holder_of(const gpp__exec *e, size_t task, const gpp__access *a)
+{
+    for (size_t k = task; k-- > 0;) {
+        const gpp__access *other = access_to(&e->plan->task[k], a->buffer);
+        if (!other || (other->mode == GPP__READ && a->mode == GPP__READ))
+            continue;
+        if (!has_ended(&e->cell[k]))
+            return (long)k;
+        if (other->mode != GPP__READ)
+            return -1;
+    }
+    return -1;
+}
+
+static void say_cause(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task)
+{
+    const gpp__task *t = &e->plan->task[task];
+    for (int a = 0; a < t->access_count; a++) {
+        if (t->access[a].mode == GPP__WORKSPACE)
+            continue;
+        long k = holder_of(e, task, &t->access[a]);
+        if (k < 0)
+            continue;
+        const gpp__task *other = &e->plan->task[k];
+        const gpp__access *theirs = access_to(other, t->access[a].buffer);
+        say_task(m, other);
+        say(m, " on %s has not %s ", p->device_name[other->device],
+            theirs->mode == GPP__READ ? "released" : "delivered");
+        say_buffer(m, e->plan, theirs);
+        return;
+    }
+    say(m, "all it needs is done, but the runtime has not reported it");
+}
+
+/* --- what a device does --- */
+
+static void say_running(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task)
+{
+    const gpp__cell *c = &e->cell[task];
+    int first = p->first[c->j], last = first + p->balance[c->j] - 1;
+    say(m, "runs ");
+    say_task(m, &e->plan->task[task]);
+    if (last >= first)
+        say(m, ", layers %d to %d,", first, last);
+    say(m, " for %.3g s", fmax(gpp__cell_now() - c->start, 0));
+}
+
+static void say_next(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task, bool ready)
+{
+    say(m, "waits for its next, ");
+    say_task(m, &e->plan->task[task]);
+    if (ready) {
+        say(m, ", which is ready, but its worker does something else");
+    } else {
+        say(m, ": ");
+        say_cause(m, p, e, task);
+    }
+}
+
+/* @return a task that it runs, or waits for; -1: it has done all */
+static long say_device(message *m, const gpp_pipe *p, const gpp__exec *e, int d)
+{
+    const int32_t *table = e->plan->table[d];
+    size_t count = e->plan->count[d];
+    bool ready;
+    uint64_t first = count ? e->ticket[table[0]].position : 0,
+             next = gpp__lane_next(p->state[d].lane, &ready);
+    say(m, "; %s ", p->device_name[d]);
+    if (count && next < first) {
+        say(m, "waits for position %llu of its order, to which no task was given",
+            (unsigned long long)next);
+        return table[0];
+    }
+    for (size_t k = 0; k < count && k < next - first; k++) {
+        const gpp__cell *c = &e->cell[table[k]];
+        if (has_ended(c))
+            continue;
+        if (has_begun(c)) {
+            say_running(m, p, e, (size_t)table[k]);
+        } else {
+            say(m, "fetches the data of ");
+            say_task(m, &e->plan->task[table[k]]);
+        }
+        return table[k];
+    }
+    if (next - first < count) {
+        say_next(m, p, e, (size_t)table[next - first], ready);
+        return table[next - first];
+    }
+    say(m, "has done all of its %zu tasks", count);
+    return -1;
+}
+
+gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
+{
+    const gpp__exec *e = f->exec;
+    message m = {.length = 0};
+    size_t left = 0;
+    long blame = -1;
+    for (size_t k = 0; k < e->plan->tasks; k++)
+        left += !has_ended(&e->cell[k]);
+    say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog, left, e->plan->tasks);
+    for (int d = 0; d < p->devices; d++) {
+        long k = say_device(&m, p, e, d);
+        bool runs = k >= 0 && has_begun(&e->cell[k]);
+        if (k >= 0 && (blame < 0 || (runs && !has_begun(&e->cell[blame]))))
+            blame = k;
+    }
+    bool first = err && err->code == GPP_OK;
+    gpp__fail(err, GPP_ETIMEDOUT, "%s", m.text);
+    if (first && blame >= 0) {
+        err->micro_batch = e->cell[blame].i;
+        err->partition = e->cell[blame].j;
+    }
+    return GPP_ETIMEDOUT;
+}
+
+gpp_status gpp_pipe_set_watchdog(gpp_pipe *p, double seconds, gpp_error *err)
+{
+    if (!p || !(seconds >= 0) || seconds > 1e9)
+        return gpp__fail(err, GPP_EINVAL, "a watchdog needs a pipe and 0 ... 1e9 seconds, got %g",
+                         seconds);
+    p->watchdog = seconds;
+    return GPP_OK;
+}

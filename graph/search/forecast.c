@@ -1,0 +1,682 @@
+/*
+ * graph/search/forecast.c: a training step predicted: a draft of the pipe gives its plan and its programs,
+ * a profile the times of the operators that run in each of them, the simulator the rest.
+ *
+ * A GPU is a device like others with a memory node of its own: it runs one task at a time, and what
+ * its tasks read comes over links. Profiles of it are taken alone, since it shares no memory with
+ * other devices; cores do with other cores.
+ *
+ * What no profile knows is counted in bytes, at the speed at which the device reads and writes
+ * memory: an update reads gradients, parameters and state and writes the latter two, a loss reads
+ * outputs and writes their gradients.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <gridpipe/plan.h>
+
+#include "balance/simulate.h"
+#include "codelets/program/ports.h"
+#include "codelets/program/times.h"
+#include "codelets/room.h"
+#include "graph/search/forecast_times.h"
+#include "graph/run/pipe.h"
+
+/* Times of the cells of one number of rows. */
+typedef struct cell_times {
+    double *forward, *keep, *recompute, *backward, *weight; /* [partitions] milliseconds */
+} cell_times;
+
+typedef struct forecaster {
+    const gpp_pipe_options *pipe_options;
+    const gpp_forecast_options *options;
+    gpp_pipe *pipe;
+    gpp__exec step;
+    gpp__profile_list list; /* those given, or those taken here: */
+    gpp_profile **own;      /* [owned] */
+    int owned;
+    double *busy, *speed; /* [devices] part of its working time in which others work, too; bytes it
+                             reads and writes in a microsecond */
+    cell_times full, last;
+    double *room;            /* of both */
+    gpp__sim_task *task;     /* [tasks] */
+    gpp__sim_buffer *buffer; /* [buffers] */
+    gpp__sim_link *link;     /* [nodes][nodes] */
+    int *node_of;            /* [devices] */
+    gpp__sim_result result;
+} forecaster;
+
+/* --- what is asked for ------------------------------------------------------------------------ */
+
+static gpp_status check(const gpp_model *model, const gpp_pipe_options *pipe,
+                        const gpp_forecast_options *o, gpp_error *err)
+{
+    if (!model || !pipe)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", model ? "pipe" : "model");
+    if (o->struct_size != sizeof *o)
+        return gpp__fail(err, GPP_EINVAL,
+                         "options must start from GPP_FORECAST_OPTIONS_INIT (struct_size is %zu)",
+                         o->struct_size);
+    if (pipe->struct_size == sizeof *pipe && pipe->batch < 1)
+        return gpp__fail(err, GPP_EINVAL,
+                         "a forecast needs the rows of the mini-batch (pipe options: batch), got "
+                         "%lld",
+                         (long long)pipe->batch);
+    if (o->profiles < 0 || !o->profile != !o->profiles)
+        return gpp__fail(err, GPP_EINVAL, "profiles are %s, their number is %d",
+                         o->profile ? "given" : "not given", o->profiles);
+    if (!(o->task_us >= 0) || isinf(o->task_us) || !(o->link_us >= 0) || isinf(o->link_us))
+        return gpp__fail(err, GPP_EINVAL, "task_us and link_us must be >= 0, got %g and %g",
+                         o->task_us, o->link_us);
+    if (!(o->bytes_per_us >= 0) || !(o->gpu_bytes_per_us >= 0))
+        return gpp__fail(err, GPP_EINVAL,
+                         "bytes_per_us and gpu_bytes_per_us must be >= 0, got %g and %g",
+                         o->bytes_per_us, o->gpu_bytes_per_us);
+    return GPP_OK;
+}
+
+static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, int k, gpp_error *err)
+{
+    const gpp__network *n = &model->network;
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "profile %d is NULL", k);
+    if (p->layers != model->count || p->operators != n->nodes)
+        return gpp__fail(err, GPP_EINVAL,
+                         "profile %d is of another model: it has %d layers of %d operators, the "
+                         "model %d of %d",
+                         k, p->layers, p->operators, model->count, n->nodes);
+    for (int q = 0; q < n->nodes; q++)
+        if (p->op[q].layer != n->node[q].index || strcmp(p->op[q].name, n->node[q].op->name) != 0)
+            return gpp__fail_layer(err, GPP_EINVAL, n->node[q].index,
+                                   "profile %d is of another model: its operator %d is %s of layer "
+                                   "%d, the model's %s of layer %d",
+                                   k, q, p->op[q].name, p->op[q].layer, n->node[q].op->name,
+                                   n->node[q].index);
+    if (p->threads < 1)
+        return gpp__fail(err, GPP_EINVAL, "profile %d has no times (sizes_only)", k);
+    if (gpp__first_rows(p->rows) == 0)
+        return gpp__fail(err, GPP_EINVAL, "profile %d is of no rows", k);
+    return GPP_OK;
+}
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static bool is_gpu(const gpp_pipe *p, int d)
+{
+    return p->device[d].kind == GPP__DEVICE_CUDA;
+}
+
+/* As gpp__profile_kind. */
+static int kind_of(const gpp_pipe *p, int d)
+{
+    return is_gpu(p, d) ? 0 : p->device_threads[d];
+}
+
+/* Devices that share memory with this one. */
+static int others_of(const gpp_pipe *p, int device)
+{
+    int others = 0;
+    for (int d = 0; d < p->devices && !is_gpu(p, device); d++)
+        others += d != device && !is_gpu(p, d);
+    return others;
+}
+
+/* Times of one GPU serve the others if they are of one model. */
+static gpp_status check_gpus(const gpp_pipe *p, gpp_error *err)
+{
+    char first[64], name[64];
+    int one = -1;
+    for (int d = 0; d < p->devices; d++) {
+        if (!is_gpu(p, d))
+            continue;
+        gpp__room_of_gpus()->name(p->device[d].ordinal, one < 0 ? first : name);
+        if (one >= 0 && strcmp(first, name) != 0)
+            return gpp__fail(err, GPP_EUNSUPPORTED,
+                             "forecasts are of GPUs of one model: %s is \"%s\", %s is \"%s\"",
+                             p->device_name[one], first, p->device_name[d], name);
+        one = one < 0 ? d : one;
+    }
+    return GPP_OK;
+}
+
+/* A profile of a GPU is of the pipe's, and of the way it computes. */
+static gpp_status check_gpu_profile(const gpp_pipe *p, const gpp_profile *profile, int k,
+                                    gpp_error *err)
+{
+    char name[64];
+    int d = 0;
+    while (d < p->devices && !is_gpu(p, d))
+        d++;
+    if (!profile->gpu[0] || d == p->devices)
+        return GPP_OK;
+    gpp__room_of_gpus()->name(p->device[d].ordinal, name);
+    if (strcmp(name, profile->gpu) != 0)
+        return gpp__fail(err, GPP_EINVAL, "profile %d was taken on \"%s\", but %s is \"%s\"", k,
+                         profile->gpu, p->device_name[d], name);
+    if ((int)profile->cuda_math != p->cuda_mode.math ||
+        profile->cuda_any_algorithm == p->cuda_mode.deterministic)
+        return gpp__fail(err, GPP_EINVAL,
+                         "profile %d was taken with cuda_math %d and cuda_any_algorithm %d, the "
+                         "pipe computes with %d and %d",
+                         k, (int)profile->cuda_math, profile->cuda_any_algorithm, p->cuda_mode.math,
+                         !p->cuda_mode.deterministic);
+    return GPP_OK;
+}
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+static gpp_status enlist(forecaster *f, const gpp_profile *p, gpp_error *err)
+{
+    gpp__profile_list *l = &f->list;
+    if (l->count == l->room) {
+        int room = 2 * l->room + 8;
+        const gpp_profile **grown = realloc(l->profile, (size_t)room * sizeof *grown);
+        if (!grown)
+            return gpp__fail(err, GPP_ENOMEM, "%d profiles", room);
+        l->profile = grown;
+        l->room = room;
+    }
+    l->profile[l->count++] = p;
+    return GPP_OK;
+}
+
+static gpp_status take_given(forecaster *f, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < f->options->profiles; k++) {
+        status = check_profile(f->pipe->model, f->options->profile[k], k, err);
+        if (status == GPP_OK)
+            status = check_gpu_profile(f->pipe, f->options->profile[k], k, err);
+        if (status == GPP_OK)
+            status = enlist(f, f->options->profile[k], err);
+    }
+    return status;
+}
+
+/* On this device, while those it shares memory with run the same, or alone. */
+static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error *err)
+{
+    gpp_pipe *p = f->pipe;
+    gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    gpp_profile *profile;
+    const char **beside = calloc((size_t)p->devices, sizeof *beside);
+    if (!beside)
+        return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
+    for (int d = 0; d < p->devices && !alone; d++)
+        if (d != device && !is_gpu(p, d))
+            beside[o.beside_count++] = p->device_name[d];
+    o.beside = o.beside_count ? beside : NULL;
+    o.device = p->device_name[device];
+    o.timeout_ms = f->options->timeout_ms;
+    o.seed = p->seed;
+    o.cuda_math = (gpp_math)p->cuda_mode.math;
+    o.cuda_any_algorithm = !p->cuda_mode.deterministic;
+    o.rows = f->step.full->rows.rows;
+    gpp_status status =
+        gpp_profile_new(&profile, p->model, gpp__first_rows(f->step.full->rows.rows), &o, err);
+    free(beside);
+    if (status != GPP_OK)
+        return status;
+    f->own[f->owned++] = profile;
+    return enlist(f, profile, err);
+}
+
+static gpp_status fail_without(const forecaster *f, int d, gpp_error *err)
+{
+    const gpp_pipe *p = f->pipe;
+    if (is_gpu(p, d))
+        return gpp__fail(
+            err, GPP_EINVAL,
+            "no profile was taken on a GPU, as device %s is: the first one given is of "
+            "%s",
+            p->device_name[d], f->options->profile[0]->device);
+    return gpp__fail(err, GPP_EINVAL,
+                     "no profile was taken on %d cores, as device %s has: the first one given is "
+                     "of %s",
+                     p->device_threads[d], p->device_name[d], f->options->profile[0]->device);
+}
+
+/* GPUs share profiles, and so do devices with as many cores. */
+static gpp_status take_profiles(forecaster *f, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++) {
+        bool in_company = others_of(f->pipe, d) > 0;
+        if (gpp__profiles_have(&f->list, kind_of(f->pipe, d)))
+            continue;
+        if (f->options->profiles)
+            return fail_without(f, d, err);
+        status = take_profile(f, d, !in_company, err);
+        if (status == GPP_OK && in_company)
+            status = take_profile(f, d, true, err);
+    }
+    return status;
+}
+
+/* --- times of cells --------------------------------------------------------------------------- */
+
+/* What comes from another device is not in this one's caches. */
+static double forward_ms(const gpp__program *program, gpp__pass pass,
+                         const gpp_operator_profile op[], double speed)
+{
+    return 1e-3 *
+           (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
+}
+
+static gpp_status time_cells(forecaster *f, const gpp__progset *set, cell_times *t, gpp_error *err)
+{
+    const gpp_pipe *p = f->pipe;
+    int64_t rows = gpp__first_rows(set->rows.rows);
+    gpp_operator_profile *op = calloc((size_t)p->network->nodes + 1, sizeof *op);
+    if (!op)
+        return gpp__fail(err, GPP_ENOMEM, "times of %d operators", p->network->nodes);
+    for (int j = 0; j < p->partitions; j++) {
+        int d = p->device_of[j];
+        const gpp__program *program = set->program[j];
+        double speed =
+            gpp__profiles_times(&f->list, kind_of(p, d), rows, others_of(p, d), f->busy[d], op);
+        t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, speed);
+        t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, speed);
+        t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, speed);
+        t->backward[j] = 1e-3 * (gpp__program_backward_us(program, op) +
+                                 gpp__program_backward_ports_us(program, speed));
+        t->weight[j] = 1e-3 * gpp__program_weight_us(program, op);
+        f->speed[d] = speed;
+    }
+    free(op);
+    return GPP_OK;
+}
+
+static double copy_ms(const forecaster *f, int device, size_t bytes)
+{
+    return f->speed[device] > 0 ? 1e-3 * (double)bytes / f->speed[device] : 0;
+}
+
+static double update_ms(const forecaster *f, int j)
+{
+    const gpp_pipe *p = f->pipe;
+    const gpp__stage *s = gpp__block_end(p, j);
+    if (p->home[j] != j)
+        return 0;
+    return copy_ms(f, p->device_of[j],
+                   s->grads_end + 2 * s->params_end + 2 * gpp__optimizer_bytes(p, j));
+}
+
+/* What crosses to the caller. */
+static size_t output_bytes(const forecaster *f)
+{
+    size_t bytes = 0;
+    for (int c = 0; c < f->pipe->crossings; c++)
+        if (f->pipe->crossing[c].to == f->pipe->partitions)
+            bytes += f->step.plan->route[c].bytes;
+    return bytes;
+}
+
+static double task_ms(const forecaster *f, const gpp__task *t)
+{
+    bool last = t->i == f->step.plan->shape.micro_batches - 1;
+    const cell_times *cell = last ? &f->last : &f->full;
+    switch (t->kind) {
+    case GPP__FORWARD:
+        return t->checkpointed ? cell->forward[t->j] : cell->keep[t->j];
+    case GPP__RECOMPUTE:
+        return cell->recompute[t->j];
+    case GPP__BACKWARD:
+        return cell->backward[t->j];
+    case GPP__WEIGHT:
+        return cell->weight[t->j];
+    case GPP__UPDATE:
+        return update_ms(f, t->j);
+    case GPP__NORM:
+        return copy_ms(f, t->device, gpp__block_end(f->pipe, t->j)->grads_end);
+    default:
+        return copy_ms(f, t->device, 2 * output_bytes(f));
+    }
+}
+
+static gpp_status make_room(forecaster *f, gpp_error *err)
+{
+    const gpp__plan *plan = f->step.plan;
+    size_t n = (size_t)f->pipe->partitions, devices = (size_t)f->pipe->devices;
+    f->own = calloc(2 * devices, sizeof *f->own);
+    f->room = calloc(10 * n + 2 * devices, sizeof *f->room);
+    f->task = calloc(plan->tasks + 1, sizeof *f->task);
+    f->buffer = calloc(plan->buffers + 1, sizeof *f->buffer);
+    if (!f->own || !f->room || !f->task || !f->buffer)
+        return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", plan->tasks);
+    f->busy = f->room + 10 * n;
+    f->speed = f->busy + devices;
+    for (size_t d = 0; d < devices; d++)
+        f->busy[d] = 1;
+    return GPP_OK;
+}
+
+static gpp_status time_all(forecaster *f, gpp_error *err)
+{
+    size_t n = (size_t)f->pipe->partitions;
+    double *room = f->room;
+    f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
+    room += 5 * n;
+    f->last = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
+    gpp_status status = time_cells(f, f->step.full, &f->full, err);
+    return status == GPP_OK ? time_cells(f, f->step.last, &f->last, err) : status;
+}
+
+/* --- simulation ------------------------------------------------------------------------------- */
+
+static int count_nodes(const forecaster *f)
+{
+    int nodes = 1;
+    for (int d = 0; d < f->pipe->devices; d++)
+        nodes = f->node_of[d] >= nodes ? f->node_of[d] + 1 : nodes;
+    return nodes;
+}
+
+static gpp_status place_nodes(forecaster *f, gpp_error *err)
+{
+    gpp_pipe *p = f->pipe;
+    for (int d = 0; f->options->node_of && d < p->devices; d++) {
+        if (f->options->node_of[d] < 0 || f->options->node_of[d] > 1023)
+            return gpp__fail(err, GPP_EINVAL, "node_of[%d] must be 0 ... 1023, got %d", d,
+                             f->options->node_of[d]);
+        p->node_of[d] = f->options->node_of[d];
+    }
+    f->node_of = p->node_of;
+    return GPP_OK;
+}
+
+static void fill_buffers(forecaster *f)
+{
+    const gpp__plan *plan = f->step.plan;
+    for (size_t k = 0; k < plan->buffers; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        bool apart = b->other >= 0 && f->node_of[b->other] != f->node_of[b->device];
+        f->buffer[k] = (gpp__sim_buffer){
+            .bytes = b->bytes,
+            .device = b->device,
+            .other = apart ? b->other : -1,
+            .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
+            .lent = b->cls == GPP__LENT,
+        };
+    }
+}
+
+static bool has_gpu(const forecaster *f, int node)
+{
+    for (int d = 0; d < f->pipe->devices; d++)
+        if (f->node_of[d] == node && is_gpu(f->pipe, d))
+            return true;
+    return false;
+}
+
+/* What was not said is as it was measured between the host and a GPU, where a GPU is at an end. */
+static double link_speed(const forecaster *f, int from, int to)
+{
+    const gpp_forecast_options *o = f->options;
+    int gpus = has_gpu(f, from) + has_gpu(f, to);
+    double measured = gpus ? gpp__profiles_link(&f->list) : 0;
+    if (gpus == 2 && o->gpu_bytes_per_us > 0)
+        return o->gpu_bytes_per_us;
+    if (o->bytes_per_us > 0)
+        return o->bytes_per_us;
+    return measured > 0 ? measured : GPP_FORECAST_BYTES_PER_US;
+}
+
+static gpp_status make_links(forecaster *f, int nodes, gpp_error *err)
+{
+    size_t links = (size_t)nodes * (size_t)nodes;
+    f->link = calloc(links, sizeof *f->link);
+    if (!f->link)
+        return gpp__fail(err, GPP_ENOMEM, "links of %d memory nodes", nodes);
+    for (size_t k = 0; k < links; k++)
+        f->link[k] =
+            (gpp__sim_link){f->options->link_us, link_speed(f, (int)k / nodes, (int)k % nodes)};
+    return GPP_OK;
+}
+
+static gpp_status simulate(forecaster *f, gpp_error *err)
+{
+    const gpp__plan *plan = f->step.plan;
+    int nodes = count_nodes(f);
+    gpp_status status = f->link ? GPP_OK : make_links(f, nodes, err);
+    if (status != GPP_OK)
+        return status;
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        f->task[k] = (gpp__sim_task){t->device, t->access_count, t->access,
+                                     task_ms(f, t) + 1e-3 * f->options->task_us};
+    }
+    fill_buffers(f);
+    gpp__sim_release(&f->result);
+    gpp__sim_spec spec = {f->pipe->devices, nodes,   f->node_of, plan->tasks,
+                          plan->buffers,    f->task, f->buffer,  f->link};
+    return gpp__simulate(&spec, &f->result, err);
+}
+
+/* Milliseconds in which devices a and b both work: along both tables at once. */
+static double both_busy(const forecaster *f, int a, int b)
+{
+    const gpp__plan *plan = f->step.plan;
+    const double *start = f->result.start_ms, *stop = f->result.stop_ms;
+    double ms = 0;
+    for (size_t k = 0, q = 0; k < plan->count[a] && q < plan->count[b];) {
+        int32_t x = plan->table[a][k], y = plan->table[b][q];
+        double from = start[x] > start[y] ? start[x] : start[y];
+        double to = stop[x] < stop[y] ? stop[x] : stop[y];
+        ms += to > from ? to - from : 0;
+        *(stop[x] < stop[y] ? &k : &q) += 1;
+    }
+    return ms;
+}
+
+static void share_busy(forecaster *f)
+{
+    int devices = f->pipe->devices;
+    for (int d = 0; d < devices; d++) {
+        double own = f->result.device[d].busy_ms, both = 0;
+        int others = others_of(f->pipe, d);
+        for (int e = 0; e < devices; e++)
+            both += e == d || is_gpu(f->pipe, e) ? 0 : both_busy(f, d, e);
+        f->busy[d] = own > 0 && others > 0 ? both / own / others : 1;
+        f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
+    }
+}
+
+/* How long tasks take depends on what else runs meanwhile, and the other way round. It settles
+ * fast: a device in company is slower by tenths, not by times. */
+static gpp_status settle(forecaster *f, gpp_error *err)
+{
+    enum { ROUNDS = 4 };
+    gpp_status status = GPP_OK;
+    for (int k = 0; status == GPP_OK && k < ROUNDS; k++) {
+        if (k > 0)
+            share_busy(f);
+        status = time_all(f, err);
+        if (status == GPP_OK)
+            status = simulate(f, err);
+    }
+    return status;
+}
+
+/* --- the forecast ----------------------------------------------------------------------------- */
+
+static bool allocate(gpp_forecast *r)
+{
+    size_t n = (size_t)r->partitions, devices = (size_t)r->devices;
+    r->balance = calloc(n, sizeof *r->balance);
+    r->device_of = calloc(n, sizeof *r->device_of);
+    r->device = calloc(devices, sizeof *r->device);
+    r->task = calloc((size_t)r->tasks + 1, sizeof *r->task);
+    r->point = calloc((size_t)r->points + 1, sizeof *r->point);
+    for (int k = 0; k < 3; k++)
+        if (!(r->cell_ms[k] = calloc(n, sizeof *r->cell_ms[k])))
+            return false;
+    return r->balance && r->device_of && r->device && r->task && r->point;
+}
+
+static bool fill_devices(const forecaster *f, gpp_forecast *r)
+{
+    double busy = 0;
+    for (int d = 0; d < r->devices; d++) {
+        const gpp__sim_device *s = &f->result.device[d];
+        char *name = strdup(f->pipe->device_name[d]);
+        if (!name)
+            return false;
+        r->device[d] = (gpp_forecast_device){name,           f->pipe->device_threads[d],
+                                             s->busy_ms,     s->warm_up_ms,
+                                             s->transfer_ms, s->wait_ms,
+                                             s->drain_ms,    f->step.plan->bytes[d],
+                                             s->live_bytes};
+        busy += s->busy_ms;
+    }
+    r->bubble = r->step_ms > 0 ? 1 - busy / (r->step_ms * r->devices) : 0;
+    return true;
+}
+
+/* What device d takes for its partitions' cells, after the first micro-batch has come there, and
+ * before the last gradient has gone from there to the first partition; where backwards are split,
+ * gradients of parameters may be all that is left by then. */
+static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
+{
+    const gpp__plan *plan = f->step.plan;
+    double way = 0, work = 0;
+    int first = 0;
+    while (first < r->partitions - 1 && r->device_of[first] != d)
+        first++;
+    for (int j = 0; j < first; j++) {
+        way += fmin(f->last.forward[j], f->last.keep[j]);
+        way += plan->shape.split ? 0 : f->last.backward[j];
+    }
+    for (size_t k = 0; k < plan->count[d]; k++) {
+        const gpp__task *t = &plan->task[plan->table[d][k]];
+        bool cell = t->kind == GPP__FORWARD || t->kind == GPP__RECOMPUTE ||
+                    t->kind == GPP__BACKWARD || t->kind == GPP__WEIGHT;
+        work += cell ? task_ms(f, t) : 0;
+    }
+    return way + work;
+}
+
+static void fill_cells(const forecaster *f, gpp_forecast *r)
+{
+    const gpp__step_shape *shape = &f->step.plan->shape;
+    bool recomputes = shape->checkpointed > 0;
+    for (int j = 0; j < r->partitions; j++) {
+        r->balance[j] = f->pipe->balance[j];
+        r->device_of[j] = f->pipe->device_of[j];
+        r->cell_ms[0][j] = recomputes ? f->full.forward[j] : f->full.keep[j];
+        r->cell_ms[1][j] = recomputes ? f->full.recompute[j] : 0;
+        r->cell_ms[2][j] = f->full.backward[j] + f->full.weight[j];
+    }
+    for (int d = 0; d < r->devices; d++)
+        r->bound_ms = fmax(r->bound_ms, device_bound(f, r, d));
+}
+
+static void fill_tasks(const forecaster *f, gpp_forecast *r)
+{
+    for (int k = 0; k < r->tasks; k++) {
+        const gpp__task *t = &f->step.plan->task[k];
+        r->task[k] = (gpp_forecast_task){gpp__kind_letter((gpp__kind)t->kind),
+                                         t->i,
+                                         t->j,
+                                         t->device,
+                                         f->result.start_ms[k],
+                                         f->result.stop_ms[k]};
+    }
+    for (int k = 0; k < r->points; k++)
+        r->point[k] = (gpp_forecast_point){f->result.point[k].ms, f->result.point[k].device,
+                                           f->result.point[k].bytes};
+}
+
+static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, gpp_error *err)
+{
+    gpp_forecast *r = calloc(1, sizeof *r);
+    if (!r)
+        return gpp__fail(err, GPP_ENOMEM, "a forecast");
+    r->step_ms = f->result.end_ms;
+    r->partitions = f->pipe->partitions;
+    r->micro_batches = f->step.plan->shape.micro_batches;
+    r->devices = f->pipe->devices;
+    r->tasks = (int)f->step.plan->tasks;
+    r->points = (int)f->result.points;
+    r->checkpoint = f->pipe->checkpoint;
+    if (!allocate(r) || !fill_devices(f, r)) {
+        gpp_forecast_free(r);
+        return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", f->step.plan->tasks);
+    }
+    fill_cells(f, r);
+    fill_tasks(f, r);
+    *forecast = r;
+    return GPP_OK;
+}
+
+static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
+{
+    gpp__batch rows;
+    for (int b = 0; b < GPP__BATCHES; b++)
+        rows.rows[b] = b < f->pipe->batches ? f->pipe_options->batch : 0;
+    gpp_status status = check_gpus(f->pipe, err);
+    if (status == GPP_OK)
+        status = take_given(f, err);
+    if (status == GPP_OK)
+        status = place_nodes(f, err);
+    if (status == GPP_OK)
+        status = gpp__exec_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
+    if (status == GPP_OK)
+        status = make_room(f, err);
+    if (status == GPP_OK)
+        status = take_profiles(f, err);
+    if (status == GPP_OK)
+        status = settle(f, err);
+    return status == GPP_OK ? write_forecast(f, forecast, err) : status;
+}
+
+static void release(forecaster *f)
+{
+    for (int k = 0; k < f->owned; k++)
+        gpp_profile_free(f->own[k]);
+    free(f->list.profile);
+    gpp__sim_release(&f->result);
+    free(f->own);
+    free(f->room);
+    free(f->task);
+    free(f->buffer);
+    free(f->link);
+    gpp__exec_put(f->pipe, &f->step);
+    gpp_pipe_free(f->pipe);
+}
+
+gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
+                            const gpp_pipe_options *pipe, const gpp_forecast_options *options,
+                            gpp_error *err)
+{
+    const gpp_forecast_options defaults = GPP_FORECAST_OPTIONS_INIT;
+    forecaster f = {.pipe_options = pipe, .options = options ? options : &defaults};
+    if (!forecast)
+        return gpp__fail(err, GPP_EINVAL, "forecast is NULL");
+    *forecast = NULL;
+    gpp_status status = check(model, pipe, f.options, err);
+    if (status == GPP_OK)
+        status = gpp__pipe_draft(&f.pipe, model, pipe, err);
+    if (status != GPP_OK)
+        return status;
+    status = run(&f, forecast, err);
+    release(&f);
+    return status;
+}
+
+void gpp_forecast_free(gpp_forecast *r)
+{
+    if (!r)
+        return;
+    for (int d = 0; r->device && d < r->devices; d++)
+        free((char *)r->device[d].name);
+    for (int k = 0; k < 3; k++)
+        free(r->cell_ms[k]);
+    free(r->balance);
+    free(r->device_of);
+    free(r->device);
+    free(r->task);
+    free(r->point);
+    free(r);
+}
