@@ -535,7 +535,7 @@ static int put_back(const solver *z, gpp__chain_plan *plan, int t)
     while (s > 0 && plan->kept[s - 1] == plan->kept[t])
         s--;
     if (plan->kept[t]) {
-        plan->kept_bytes += run_of(z, s, t)->kept;
+        plan->partial_bytes += run_of(z, s, t)->kept;
         for (int b = t; b >= s; b--)
             put(plan, GPP__CHAIN_BACKWARD, b);
     } else {
@@ -672,8 +672,8 @@ gpp_status gpp__chain_solve(const gpp__chain_block block[], int blocks, int copi
         status = solve(&z, limit, least, err);
     if (status == GPP_OK)
         status = write_plan(&z, plan, err);
-    assert(status != GPP_OK || (plan->kept_bytes <= limit / z.copies &&
-                                plan->phase_bytes <= limit - z.copies * plan->kept_bytes));
+    assert(status != GPP_OK || (plan->partial_bytes <= limit / z.copies &&
+                                plan->phase_bytes <= limit - z.copies * plan->partial_bytes));
     free(z.other);
     free(z.kept);
     free(z.how);

@@ -64,14 +64,14 @@ typedef struct gpp__chain_op {
 typedef struct gpp__chain_plan {
     bool *kept; /* [blocks] by the forward */
     size_t ops;
-    gpp__chain_op *op;  /* of the backward phase */
-    double again_us;    /* time of its DROPs and KEEPs */
-    size_t kept_bytes;  /* of one copy */
-    size_t phase_bytes; /* of the backward phase, by the formulas above */
+    gpp__chain_op *op;    /* of the backward phase */
+    double again_us;      /* time of its DROPs and KEEPs */
+    size_t partial_bytes; /* of one copy */
+    size_t phase_bytes;   /* of the backward phase, by the formulas above */
 } gpp__chain_plan;
 
 /**
- * The least again_us with copies · kept_bytes + phase_bytes <= limit.
+ * The least again_us with copies · partial_bytes + phase_bytes <= limit.
  *
  * Bytes of the runs are rounded up to 1/256 of the limit, so the answer always fits, and is the
  * best of those that fit rounded up; keeping everything, and recomputing everything at once, are

@@ -87,7 +87,7 @@ static void run_on_cores(job *j)
 
 static void run_on_gpu(job *j)
 {
-    const gpp__room *room = gpp__room_of_gpus();
+    const gpp__bare_device *room = gpp__bare_device_of_gpus();
     const gpp_profile_options *o = j->options;
     gpp__bench bench = {.device = j->device->name};
     if (j->near)
@@ -232,7 +232,7 @@ static void describe(const gpp__device *d, gpp_profile *p)
     snprintf(p->device, sizeof p->device, "%s", d->name);
     p->threads = d->kind == GPP__DEVICE_CUDA ? 1 : d->cores;
     if (d->kind == GPP__DEVICE_CUDA)
-        gpp__room_of_gpus()->name(d->ordinal, p->gpu);
+        gpp__bare_device_of_gpus()->name(d->ordinal, p->gpu);
 }
 
 static hwloc_const_bitmap_t near_to(const gpp__gpus *gpus, const gpp__device *d)

@@ -10,8 +10,8 @@
 
 #include <gridpipe/balance.h>
 
+#include "codelets/bare_device.h"
 #include "codelets/program/program.h"
-#include "codelets/room.h"
 #include "sched/gpus.h"
 
 /** A device to run something on, from one thread. */

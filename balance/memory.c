@@ -81,7 +81,7 @@ static double speed_of_cores(gpp__pool *pool)
 typedef enum work { ADD, COPY } work;
 
 /* The shortest of a few times of the work on two blocks. 0: it cannot be told. */
-static int64_t time_work(const gpp__room *room, const gpp__run *run, work what, char *to,
+static int64_t time_work(const gpp__bare_device *room, const gpp__run *run, work what, char *to,
                          const char *from, size_t bytes)
 {
     gpp__laps *laps;
@@ -118,7 +118,7 @@ static double speed_of_gpu(const gpp__run *run)
 {
     gpp_error err;
     gpp__run mine = quiet(run, &err);
-    const gpp__room *room = gpp__room_of(run->cuda);
+    const gpp__bare_device *room = gpp__bare_device_of(run->cuda);
     size_t bytes = room->large(&mine);
     char *from = room->take(&mine, bytes), *to = room->take(&mine, bytes);
     int64_t ns = from && to ? time_work(room, &mine, ADD, to, from, bytes) : 0;
@@ -138,7 +138,7 @@ double gpp__link_speed(const gpp__run *run)
     gpp__run mine = quiet(run, &err);
     if (!run->cuda)
         return 0;
-    const gpp__room *room = gpp__room_of(run->cuda);
+    const gpp__bare_device *room = gpp__bare_device_of(run->cuda);
     char *there = room->take(&mine, BLOCK), *here = room->take_host(BLOCK);
     int64_t out = 0, back = 0;
     if (there && here) {

@@ -257,7 +257,7 @@ gpp_status gpp__rig_init(gpp__rig *r, const gpp__network *network, const int64_t
                          int parts, const gpp__bench *bench, const gpp_profile_options *o,
                          gpp_error *err)
 {
-    const gpp__room *room = gpp__room_of(bench->cuda);
+    const gpp__bare_device *room = gpp__bare_device_of(bench->cuda);
     const gpp__run run = {.pool = bench->pool,
                           .cuda = bench->cuda,
                           .mover = room->mover,

@@ -19,7 +19,7 @@ typedef struct gpp__part_rig {
 typedef struct gpp__rig {
     const gpp__network *network;
     int64_t rows[GPP__BATCHES];
-    const gpp__room *room; /* of the device: where all blocks are */
+    const gpp__bare_device *room; /* of the device: where all blocks are */
     gpp__run run;
     int parts;
     gpp__part_rig *part;

@@ -96,7 +96,7 @@ typedef struct simulation {
     size_t events, points_room;
 } simulation;
 
-/* --- what is asked for */
+/* --- what is asked for ------------------------------------------------------------------------ */
 
 static gpp_status check_nodes(const gpp__sim_spec *s, gpp_error *err)
 {
@@ -176,7 +176,7 @@ static gpp_status check(const gpp__sim_spec *s, gpp_error *err)
     return status == GPP_OK ? check_tasks(s, err) : status;
 }
 
-/* --- what depends on what */
+/* --- what depends on what --------------------------------------------------------------------- */
 
 static size_t push_item(simulation *s, size_t task, size_t next)
 {
@@ -242,7 +242,7 @@ static gpp_status read_task(simulation *s, size_t k, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- bytes over time */
+/* --- bytes over time -------------------------------------------------------------------------- */
 
 static bool more_points(simulation *s)
 {
@@ -330,7 +330,7 @@ static bool let_go_of_task(simulation *s, size_t k, double ms)
     return true;
 }
 
-/* --- transfers */
+/* --- transfers -------------------------------------------------------------------------------- */
 
 static int node_of(const simulation *s, int device)
 {
@@ -390,7 +390,7 @@ static double fetch_of_task(simulation *s, size_t k, double now)
     return available;
 }
 
-/* --- events */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static bool before(const event *a, const event *b)
 {
@@ -474,7 +474,7 @@ static bool begin(simulation *s)
     }
     for (size_t b = 0; b < s->spec->buffers; b++) {
         buffer_state *buffer = &s->buffer[b];
-        buffer->node = s->spec->buffer[b].lent ? 0 : node_of(s, s->spec->buffer[b].device);
+        buffer->node = s->spec->buffer[b].fetched ? 0 : node_of(s, s->spec->buffer[b].device);
         buffer->left = buffer->first;
         if (buffer->first > 0 && !hold(s, b, 0))
             return false;
@@ -503,7 +503,7 @@ static bool run(simulation *s)
     return true;
 }
 
-/* --- what came of it */
+/* --- what came of it -------------------------------------------------------------------------- */
 
 static void sum_up_task(const simulation *s, size_t k, double *idle_from)
 {
@@ -557,7 +557,7 @@ static gpp_status sum_up_bytes(simulation *s, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- one simulation */
+/* --- one simulation --------------------------------------------------------------------------- */
 
 static void simulation_release(simulation *s)
 {

@@ -28,12 +28,13 @@ typedef struct gpp__sim_task {
 
 typedef struct gpp__sim_buffer {
     size_t bytes;
-    int32_t device; /* to which its bytes count, on whose node it is at first, unless it is lent */
-    int32_t other;  /* device that holds a second copy on another node, else -1 */
-    bool lasting;   /* has contents before and after the step (parameters); else it is alive from
+    int32_t
+        device; /* to which its bytes count, on whose node it is at first, unless it is fetched */
+    int32_t other; /* device that holds a second copy on another node, else -1 */
+    bool lasting;  /* has contents before and after the step (parameters); else it is alive from
                        the start of a task that WRITEs it to the end of the last that uses it before
                        the next WRITE; a WORKSPACE while its task runs */
-    bool lent;      /* its contents are on node 0 at first, the host's, whatever its device */
+    bool fetched;  /* its contents are on node 0 at first, the host's, whatever its device */
 } gpp__sim_buffer;
 
 typedef struct gpp__sim_link {

@@ -3,7 +3,7 @@
  *
  * A sweep goes through the operators forwards as in a checkpointed micro-batch, again keeping what
  * the backward needs, and backwards. What each operator took is the time between its end and that
- * of the one before (room.h). Inputs and the gradients of outputs are never written, so
+ * of the one before (bare_device.h). Inputs and the gradients of outputs are never written, so
  * every sweep starts from the same numbers; gradients of parameters add up, and nobody reads them.
  *
  * With devices beside, the model is cut into as many parts as there are devices, as it would be in

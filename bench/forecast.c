@@ -115,7 +115,7 @@ static size_t half_of_all(const arrangement *a)
     o.activation_limit = 0;
     o.profile = NULL;
     bench_check(gpp__pipe_draft(&draft, a->model, &o, &err), &err);
-    bench_check(gpp__exec_plan(draft, gpp__pipe_training(draft), &rows, &plan, &err), &err);
+    bench_check(gpp__task_graph_plan(draft, gpp__pipe_training(draft), &rows, &plan, &err), &err);
     for (int j = 0; j < draft->partitions; j++) {
         size_t bytes = 0;
         for (size_t k = 0; k < plan->buffers; k++)
@@ -140,7 +140,7 @@ static size_t enough(arrangement a, size_t limit)
         gpp__plan *plan;
         a.options.activation_limit = limit;
         bench_check(gpp__pipe_draft(&draft, a.model, &a.options, &err), &err);
-        status = gpp__exec_plan(draft, gpp__pipe_training(draft), &rows, &plan, NULL);
+        status = gpp__task_graph_plan(draft, gpp__pipe_training(draft), &rows, &plan, NULL);
         gpp__plan_free(plan);
         gpp_pipe_free(draft);
     }

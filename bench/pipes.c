@@ -60,7 +60,7 @@ static double flops_of(const gpp__task *t, const gpp__cell *c)
 
 static double gflops_core(const gpp_pipe *pipe)
 {
-    const gpp__exec *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].exec;
     double flops = 0, core_seconds = 0;
     for (size_t k = 0; k < e->plan->tasks; k++) {
         const gpp__task *t = &e->plan->task[k];

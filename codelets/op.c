@@ -127,7 +127,7 @@ void gpp__init_uniform(const gpp__layer *layer, int p, uint64_t seed, float boun
     }
 }
 
-/* --- layouts --- */
+/* --- layouts ---------------------------------------------------------------------------------- */
 
 typedef struct layout_call {
     int64_t channels, pixels, rows;

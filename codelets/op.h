@@ -26,8 +26,8 @@
 #ifndef GPP_CODELETS_OP_H
 #define GPP_CODELETS_OP_H
 
-#include <gridpipe/model.h>
 #include "base/status.h"
+#include <gridpipe/model.h>
 
 #include "codelets/cpu/pool.h"
 
@@ -36,9 +36,7 @@
 #define GPP__BATCHES     GPP_MAX_BATCHES
 #define GPP__NAME        32 /* room for the name of a skip or a namespace */
 
-/* --- description
- * ------------------------------------------------------------------------------------------------
- */
+/* --- description ------------------------------------------------------------------------------ */
 
 /** A tensor between operators, without its rows (gridpipe/base.h). */
 typedef gpp_shape gpp__desc;
@@ -120,9 +118,7 @@ typedef struct gpp__key {
     const char *const *choices; /* NULL-terminated, for CHOICE */
 } gpp__key;
 
-/* --- compiled
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- compiled --------------------------------------------------------------------------------- */
 
 typedef struct gpp__store {
     const gpp__layer *layer;
@@ -205,9 +201,7 @@ typedef struct gpp__kernels {
                          size_t stride, char *params);
 } gpp__kernels;
 
-/* --- the operator
- * ------------------------------------------------------------------------------------------------
- */
+/* --- the operator ----------------------------------------------------------------------------- */
 
 enum { GPP_NEEDS_NOTHING = 0, GPP_NEEDS_INPUT = 1, GPP_NEEDS_OUTPUT = 2 };
 

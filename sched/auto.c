@@ -141,7 +141,7 @@ static bool offer(const gpp__weaver *w, int j, gpp__entry *entry, uint64_t *key)
     return c.rank < UINT8_MAX;
 }
 
-/* --- the orders of 1F1B and ZB-H1 within the limit */
+/* --- the orders of 1F1B and ZB-H1 within the limit -------------------------------------------- */
 
 static int in_flight(const gpp__step_shape *s, int j)
 {

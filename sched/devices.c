@@ -78,7 +78,7 @@ static void machine_release(machine *m)
     hwloc_bitmap_free(m->usable);
 }
 
-/* --- a device from a set of cores */
+/* --- a device from a set of cores ------------------------------------------------------------- */
 
 /* "0-3,8"; what does not fit becomes "..." */
 static void write_ranges(const bool wanted[], int cores, char *out, size_t size)
@@ -145,7 +145,7 @@ void gpp__devices_free(gpp__device *devices, int count)
     free(devices);
 }
 
-/* --- automatic */
+/* --- automatic -------------------------------------------------------------------------------- */
 
 static void give_cores(machine *m, hwloc_const_cpuset_t inside, int device)
 {
@@ -225,7 +225,7 @@ static gpp_status automatic(machine *m, const gpp__offer *offer, int partitions,
     return GPP_OK;
 }
 
-/* --- by specification */
+/* --- by specification ------------------------------------------------------------------------- */
 
 static gpp_status malformed(const char *spec, gpp_error *err)
 {

@@ -28,7 +28,7 @@ void gpp__gpus_release(gpp__gpus *gpus)
     memset(gpus, 0, sizeof *gpus);
 }
 
-/* --- distances */
+/* --- distances -------------------------------------------------------------------------------- */
 
 /* hwloc_get_common_ancestor_obj goes by depth, which objects of input and output do not have. */
 static hwloc_obj_t common_ancestor(hwloc_obj_t a, hwloc_obj_t b, int *steps)
@@ -87,7 +87,7 @@ gpp_status gpp__gpus_measure(gpp__gpus *gpus, hwloc_topology_t topology, const g
     return GPP_OK;
 }
 
-/* --- chains */
+/* --- chains ----------------------------------------------------------------------------------- */
 
 typedef struct chain_search {
     int count, length;
@@ -224,7 +224,7 @@ gpp_status gpp__gpus_chain(const gpp__gpus *gpus, int length, int ordinal[], gpp
     return status;
 }
 
-/* --- by number */
+/* --- by number -------------------------------------------------------------------------------- */
 
 /* "GPUs 0, 2 and 3" */
 static void write_list(const gpp__gpus *gpus, char *out, size_t size)

@@ -144,7 +144,7 @@ static void done(const gpp__weaver *w, const gpp__entry *e)
     l->updated += e->kind == GPP__UPDATE;
 }
 
-/* --- generate */
+/* --- generate --------------------------------------------------------------------------------- */
 
 static bool interleaver_init(interleaver *x, const gpp__step_shape *s)
 {

@@ -78,9 +78,7 @@ static void deinit_sched(unsigned context)
     free(s);
 }
 
-/* --- sleeping
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- sleeping --------------------------------------------------------------------------------- */
 
 static void wake_sleepers(policy_state *s)
 {
@@ -115,8 +113,7 @@ void gpp__policy_idle(unsigned context)
     atomic_fetch_sub(&state_of(context)->busy, 1);
 }
 
-/* --- pushing and popping
- * ------------------------------------------------------------------------------------------- */
+/* --- pushing and popping ---------------------------------------------------------------------- */
 
 static int push_other(policy_state *s, struct starpu_task *task)
 {
@@ -256,9 +253,7 @@ static struct starpu_task *pop_task(unsigned context)
     return task;
 }
 
-/* --- lanes
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- lanes ------------------------------------------------------------------------------------ */
 
 gpp_status gpp__lane_new(gpp__lane **lane, unsigned context, int worker, size_t capacity,
                          gpp_error *err)

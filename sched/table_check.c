@@ -39,7 +39,7 @@ static bool is_done(const checker *c, const gpp__entry *e)
     return (size_t)*where(c, e) < c->next[c->s->device_of[e->j]];
 }
 
-/* --- is every task there, once? */
+/* --- is every task there, once? --------------------------------------------------------------- */
 
 static gpp_status enter(checker *c, int device, size_t k, gpp_error *err)
 {
@@ -84,7 +84,7 @@ static gpp_status check_entries(checker *c, gpp_error *err)
     return status;
 }
 
-/* --- can it run? */
+/* --- can it run? ------------------------------------------------------------------------------ */
 
 static bool lacks(const checker *c, int kind, int i, int j, const char *why, need *out)
 {

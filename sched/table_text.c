@@ -33,7 +33,7 @@ typedef struct reader {
     gpp_error *err;
 } reader;
 
-/* --- words */
+/* --- words ------------------------------------------------------------------------------------ */
 
 static gpp_status malformed(const reader *r, const char *word, const char *expected)
 {
@@ -151,7 +151,7 @@ static gpp_status read_all(reader *r)
     return status;
 }
 
-/* --- what the text leaves out */
+/* --- what the text leaves out ----------------------------------------------------------------- */
 
 /* A task that the text has nowhere of its kind and the step has. */
 static gpp_status put_unwritten(reader *r, list *l, int kind, int i, int j)
@@ -232,7 +232,7 @@ static gpp_status complete(reader *r)
     return status;
 }
 
-/* --- the whole */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static void find_only(reader *r)
 {
@@ -295,7 +295,7 @@ gpp_status gpp__table_parse(const char *text, const gpp__step_shape *shape, gpp_
     return status;
 }
 
-/* --- to text */
+/* --- to text ---------------------------------------------------------------------------------- */
 
 static int write_entry(char *out, const gpp__entry *e, bool partition)
 {
@@ -335,7 +335,7 @@ char *gpp__table_text(const gpp__table *table, const gpp__step_shape *s)
     return text;
 }
 
-/* --- as a schedule */
+/* --- as a schedule ---------------------------------------------------------------------------- */
 
 static gpp_status generate(const gpp__schedule *self, const gpp__step_shape *shape,
                            gpp__table *table, gpp_error *err)

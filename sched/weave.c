@@ -45,7 +45,7 @@ typedef struct loom {
     bool no_memory;
 } loom;
 
-/* --- what may begin */
+/* --- what may begin --------------------------------------------------------------------------- */
 
 /* The step's backwards are done, where what follows them waits for all. */
 static bool may_follow(const gpp__weaver *w)
@@ -75,7 +75,7 @@ bool gpp__weaver_allows(const gpp__weaver *w, const gpp__entry *e)
     }
 }
 
-/* --- the run */
+/* --- the run ---------------------------------------------------------------------------------- */
 
 static void wake(loom *l, int d)
 {
@@ -229,7 +229,7 @@ static gpp_status run(loom *l, const size_t room[], gpp_error *err)
     return GPP_OK;
 }
 
-/* --- room */
+/* --- room ------------------------------------------------------------------------------------- */
 
 static void loom_release(loom *l)
 {
@@ -292,7 +292,7 @@ gpp_status gpp__weave(gpp__weaver *w, gpp__table *table, gpp_error *err)
     return status;
 }
 
-/* --- orders */
+/* --- orders ----------------------------------------------------------------------------------- */
 
 gpp_status gpp__orders_init(gpp__orders *o, const gpp__step_shape *s, gpp_error *err)
 {

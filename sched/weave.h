@@ -47,7 +47,7 @@ bool gpp__weaver_allows(const gpp__weaver *w, const gpp__entry *entry);
  */
 gpp_status gpp__weave(gpp__weaver *w, gpp__table *table, gpp_error *err);
 
-/* --- partitions with orders of their own */
+/* --- partitions with orders of their own ------------------------------------------------------ */
 
 typedef struct gpp__orders {
     int partitions;
@@ -82,7 +82,7 @@ gpp_status gpp__orders_weave(const gpp__orders *orders, const gpp__step_shape *s
                              uint64_t (*key)(const gpp__step_shape *, const gpp__entry *),
                              gpp__table *table, double *end, gpp_error *err);
 
-/* --- 1F1B and what is derived from it (one_f_one_b.c) */
+/* --- 1F1B and what is derived from it (one_f_one_b.c) ----------------------------------------- */
 
 /** A number of micro-batches of partition j. */
 typedef int gpp__number_of(const gpp__step_shape *shape, int j);

@@ -42,7 +42,7 @@ static int64_t elements(const gpp_tensor *t)
     return count;
 }
 
-/* --- act --- */
+/* --- act -------------------------------------------------------------------------------------- */
 
 static gpp_status act_infer(gpp_signature *s)
 {
@@ -123,7 +123,7 @@ static const gpp_operator act = {
     .backward = act_backward,
 };
 
-/* --- muladd, rowsum --- */
+/* --- muladd, rowsum --------------------------------------------------------------------------- */
 
 static gpp_status muladd_infer(gpp_signature *s)
 {
@@ -205,7 +205,7 @@ static const gpp_operator rowsum = {
     .backward = rowsum_backward,
 };
 
-/* --- models and pipes --- */
+/* --- models and pipes ------------------------------------------------------------------------- */
 
 void parity_register(gpp_model *model, const gpp_operator *op)
 {

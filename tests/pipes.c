@@ -65,7 +65,7 @@ static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t 
     unsigned passes[] = {train, (train & ~(unsigned)GPP__DO_UPDATE) | GPP__DO_GRAD_INPUT};
     for (int k = 0; fits && k < 2; k++) {
         gpp__plan *plan;
-        gpp_status status = gpp__exec_plan(draft, passes[k], &batch, &plan, &err);
+        gpp_status status = gpp__task_graph_plan(draft, passes[k], &batch, &plan, &err);
         cr_assert(status == GPP_OK || status == GPP_ENOMEM, "%s", err.msg);
         fits = status == GPP_OK;
         gpp__plan_free(plan);
@@ -82,9 +82,7 @@ void test_tighten(const gpp_model *model, gpp_pipe_options *o, int64_t rows, siz
         o->activation_limit += o->activation_limit / 2 + 1;
 }
 
-/* --- batches
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 int64_t test_tensor_count(const gpp_tensor *t)
 {
@@ -138,9 +136,7 @@ void test_batch_free(test_batch *b)
     free(b->grad_x.data);
 }
 
-/* --- traces
- * --------------------------------------------------------------------------------------------------------
- */
+/* --- traces ----------------------------------------------------------------------------------- */
 
 void test_trace_add(test_trace *t, const float *value, size_t count)
 {
@@ -212,8 +208,7 @@ void test_train(gpp_pipe *pipe, int steps, const int64_t rows[], test_trace *tra
     }
 }
 
-/* --- operators for tests
- * ------------------------------------------------------------------------------------------- */
+/* --- operators for tests ---------------------------------------------------------------------- */
 
 test_fault_at test_faults[4];
 

@@ -13,20 +13,20 @@ int plan_rig_checkpointed(int mode, int m)
 
 int plan_rig_route(plan_rig *r, int from, int to, const char *name)
 {
-    int count = r->spec.routes++, out = 0, in = 0;
+    int count = r->spec.edges++, out = 0, in = 0;
     cr_assert_lt(count, PLAN_RIG_R);
     for (int k = 0; k < count; k++) {
-        out += r->route[k].from == from;
-        in += r->route[k].to == to;
+        out += r->edge[k].from == from;
+        in += r->edge[k].to == to;
     }
-    r->route[count] = (gpp__route){.from = from,
-                                   .to = to,
-                                   .out_port = out,
-                                   .in_port = in,
-                                   .bytes = 100,
-                                   .grad = true,
-                                   .recompute_reads_in = true,
-                                   .name = name};
+    r->edge[count] = (gpp__edge){.from = from,
+                                 .to = to,
+                                 .out_port = out,
+                                 .in_port = in,
+                                 .bytes = 100,
+                                 .grad = true,
+                                 .recompute_reads_in = true,
+                                 .name = name};
     return count;
 }
 
@@ -64,7 +64,7 @@ const gpp__plan_spec *plan_rig_spec(plan_rig *r)
 {
     r->spec.shape.device_of = r->device_of;
     r->spec.stage = r->stage;
-    r->spec.route = r->route;
+    r->spec.edge = r->edge;
     return &r->spec;
 }
 
@@ -137,20 +137,20 @@ static void draw_stage(plan_rig *r, int j, int devices)
     s->home = draw_home(r, j);
     s->trains = plan_rig_random(4) > 0;
     s->tape = plan_rig_random(4) ? 1 + plan_rig_random(2000) : 0;
-    s->kept = plan_rig_coin() ? 1 + plan_rig_random(700) : 0;
-    s->held = plan_rig_coin() ? 1 + plan_rig_random(300) : 0;
+    s->partial = plan_rig_coin() ? 1 + plan_rig_random(700) : 0;
+    s->deferred = plan_rig_coin() ? 1 + plan_rig_random(300) : 0;
     s->scratch = plan_rig_random(3) ? plan_rig_random(500) : 0;
     s->stats = plan_rig_random(100);
 }
 
-static void draw_route(gpp__route *route)
+static void draw_route(gpp__edge *edge)
 {
-    route->bytes = 1 + plan_rig_random(300);
-    route->grad = plan_rig_random(5) > 0;
-    route->backward_reads_in = plan_rig_coin();
-    route->backward_reads_out = plan_rig_coin();
-    route->recompute_reads_in = plan_rig_coin();
-    route->recompute_reads_out = plan_rig_random(4) == 0;
+    edge->bytes = 1 + plan_rig_random(300);
+    edge->grad = plan_rig_random(5) > 0;
+    edge->backward_reads_in = plan_rig_coin();
+    edge->backward_reads_out = plan_rig_coin();
+    edge->recompute_reads_in = plan_rig_coin();
+    edge->recompute_reads_out = plan_rig_random(4) == 0;
 }
 
 void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
@@ -166,6 +166,6 @@ void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
         int to = from + 1 + (int)plan_rig_random((unsigned)(n - from));
         plan_rig_route(r, from, to, plan_rig_coin() ? "skip" : NULL);
     }
-    for (int k = 0; k < r->spec.routes; k++)
-        draw_route(&r->route[k]);
+    for (int k = 0; k < r->spec.edges; k++)
+        draw_route(&r->edge[k]);
 }

@@ -27,14 +27,14 @@ static gpp_pipe_options options(int partitions, size_t limit)
  * buffers, and the forward moves in all scripts. */
 static size_t bytes_between(const gpp_pipe *pipe, int *again)
 {
-    const gpp__exec *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].exec;
     size_t most = 0;
     *again = 0;
     for (int j = 0; j < pipe->partitions; j++) {
         size_t bytes = 0;
         for (size_t k = 0; k < e->plan->buffers; k++) {
             const gpp__buffer *b = &e->plan->buffer[k];
-            if (b->j == j && (b->cls == GPP__TAPE || b->cls == GPP__KEPT))
+            if (b->j == j && (b->cls == GPP__TAPE || b->cls == GPP__PARTIAL))
                 bytes += b->bytes;
         }
         most = bytes > most ? bytes : most;
@@ -200,7 +200,7 @@ Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
 
 /* --- sections and scripts --------------------------------------------------------------------- */
 
-static gpp_pipe *draft(const test_model *m, size_t limit, gpp__exec *e)
+static gpp_pipe *draft(const test_model *m, size_t limit, gpp__task_graph *e)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_options o = options(1, limit);
@@ -210,8 +210,8 @@ static gpp_pipe *draft(const test_model *m, size_t limit, gpp__exec *e)
     o.loss = m->loss;
     cr_assert_eq(gpp__pipe_draft(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
     gpp_model_free(model);
-    cr_assert_eq(gpp__exec_draft(pipe, gpp__pipe_training(pipe), &rows, e, &err), GPP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(gpp__task_graph_draft(pipe, gpp__pipe_training(pipe), &rows, e, &err), GPP_OK,
+                 "%s", err.msg);
     return pipe;
 }
 
@@ -220,7 +220,7 @@ Test(budget, sections_end_where_nothing_is_done_in_place)
     static const test_model m = {
         "", "linear out=8; relu; linear out=8; tanh; linear out=8", 1, {8}, "mse"};
     static const int first[] = {0, 2, 4}, count[] = {2, 2, 1};
-    gpp__exec e;
+    gpp__task_graph e;
     gpp_pipe *pipe = draft(&m, 0, &e);
     gpp__section section[5];
     int sections;
@@ -235,7 +235,7 @@ Test(budget, sections_end_where_nothing_is_done_in_place)
         cr_expect_eq(section[k].input, k ? 128 : 0, "section %d: %zu", k, section[k].input);
         cr_expect_eq(section[k].extra, 0);
     }
-    gpp__exec_put(pipe, &e);
+    gpp__task_graph_put(pipe, &e);
     gpp_pipe_free(pipe);
 }
 
@@ -253,13 +253,13 @@ Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
         {"moves operator 3 of 3", 1, {{true, 3}}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp__exec e;
+        gpp__task_graph e;
         gpp_error err = GPP_ERROR_INIT;
         gpp_pipe *pipe = draft(&m, 0, &e);
         cr_expect_eq(gpp__program_follow(e.full->program[0], cases[k].move, cases[k].moves, &err),
                      GPP_EINVAL);
         cr_expect(strstr(err.msg, cases[k].message), "\"%s\" in \"%s\"", cases[k].message, err.msg);
-        gpp__exec_put(pipe, &e);
+        gpp__task_graph_put(pipe, &e);
         gpp_pipe_free(pipe);
     }
 }

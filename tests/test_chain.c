@@ -118,7 +118,7 @@ static size_t formula(const gpp__chain_block x[], const gpp__chain_plan *plan, i
 }
 
 /* Of one copy. */
-static size_t kept_bytes(const gpp__chain_block x[], int n, const bool kept[])
+static size_t partial_bytes(const gpp__chain_block x[], int n, const bool kept[])
 {
     size_t bytes = 0;
     for (int b = 0; b < n; b++) {
@@ -147,8 +147,8 @@ static void check_bytes(const gpp__chain_block x[], int n, int copies, size_t li
     }
     cr_assert_eq(at, plan->ops);
     cr_assert_eq(phase, plan->phase_bytes, "%zu bytes, said %zu", phase, plan->phase_bytes);
-    cr_assert_eq(plan->kept_bytes, kept_bytes(x, n, plan->kept));
-    cr_assert_leq((size_t)copies * plan->kept_bytes + plan->phase_bytes, limit);
+    cr_assert_eq(plan->partial_bytes, partial_bytes(x, n, plan->kept));
+    cr_assert_leq((size_t)copies * plan->partial_bytes + plan->phase_bytes, limit);
 }
 
 /* --- a model of memory ------------------------------------------------------------------------ */
@@ -390,7 +390,7 @@ static best best_of_all(const gpp__chain_block x[], int n, int copies, size_t li
         bool kept[8];
         for (int b = 0; b < n; b++)
             kept[b] = set >> b & 1;
-        best sum = {0, kept_bytes(x, n, kept), 0};
+        best sum = {0, partial_bytes(x, n, kept), 0};
         if ((size_t)copies * sum.kept > limit)
             continue;
         for (int s = 0, t; s < n; s = t + 1) {
@@ -432,7 +432,8 @@ Test(chain, no_plan_of_a_short_chain_is_better)
             check_plan(x, n, copies, limit, &plan);
             cr_assert_eq(plan.again_us, want.us, "round %d: %g us, best %g", round, plan.again_us,
                          want.us);
-            cr_assert_eq(plan.kept_bytes, want.kept, "of equally fast ones that which keeps least");
+            cr_assert_eq(plan.partial_bytes, want.kept,
+                         "of equally fast ones that which keeps least");
             cr_assert_eq(plan.ops, (size_t)want.ops, "and of those the shortest");
         }
         gpp__chain_release(&plan);

@@ -21,7 +21,7 @@ static hwloc_topology_t machine(const char *description)
     return topology;
 }
 
-/* --- automatic */
+/* --- automatic -------------------------------------------------------------------------------- */
 
 static const struct placement {
     const char *why, *machine;
@@ -164,7 +164,7 @@ Test(devices, this_machine_has_a_device)
     hwloc_topology_destroy(topology);
 }
 
-/* --- by specification, on four cores */
+/* --- by specification, on four cores ---------------------------------------------------------- */
 
 static const struct wish {
     const char *why, *spec[4];
@@ -352,7 +352,7 @@ Test(devices, a_long_list_of_cores_has_a_name_that_ends)
     hwloc_topology_destroy(topology);
 }
 
-/* --- GPUs: chains */
+/* --- GPUs: chains ----------------------------------------------------------------------------- */
 
 enum { NEAR = 1, FAR = 9 };
 
@@ -467,7 +467,7 @@ Test(devices, a_long_chain_leaves_each_board_once)
     cr_expect_eq(seen, 0xffffu);
 }
 
-/* --- GPUs: distances */
+/* --- GPUs: distances -------------------------------------------------------------------------- */
 
 /* Two packages with two cores and a NUMA node each. Below the first one root complex with a switch
  * (buses 2 and 3) and a GPU beside it (4), and another root complex (11); below the second one GPU
@@ -622,7 +622,7 @@ Test(devices, partitions_follow_each_other_over_near_gpus)
     hwloc_topology_destroy(topology);
 }
 
-/* --- GPUs: by specification, on four cores and GPUs 0, 1 and 3 */
+/* --- GPUs: by specification, on four cores and GPUs 0, 1 and 3 -------------------------------- */
 
 static const struct gpu_wish {
     const char *why, *spec[4];

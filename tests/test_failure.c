@@ -131,8 +131,8 @@ Test(failure, later_cycles_do_not_run)
     test_faults[0] = (test_fault_at){TEST_FAIL_FORWARD, 0};
     gpp_error err = GPP_ERROR_INIT;
     cr_assert_eq(step(pipe, 1, &err), GPP_EKERNEL);
-    const gpp__exec *e = NULL;
-    for (int k = 0; k < GPP__EXECS; k++)
+    const gpp__task_graph *e = NULL;
+    for (int k = 0; k < GPP__TASK_GRAPHS; k++)
         e = pipe->exec[k] ? pipe->exec[k] : e;
     int ran = 0;
     for (size_t k = 0; k < e->plan->tasks; k++)

@@ -17,7 +17,7 @@
 #include "balance/simulate.h"
 #include "tests/plan_rig.h"
 
-/* --- a step to draw */
+/* --- a step to draw --------------------------------------------------------------------------- */
 
 static double ms_of(const gpp__task *t)
 {
@@ -148,7 +148,7 @@ static gpp__plan *plan_of(const struct step *s)
     return plan_rig_plan(&r);
 }
 
-/* --- text */
+/* --- text ------------------------------------------------------------------------------------- */
 
 /* Release with free. */
 static char *golden(const char *name, const char *now)
@@ -215,7 +215,7 @@ Test(forecast_draw, a_character_shows_what_runs_in_the_middle_of_its_time)
     gpp__plan_free(plan);
 }
 
-/* --- drawings */
+/* --- drawings --------------------------------------------------------------------------------- */
 
 /* As far as that can be seen without a parser: tags are closed in order, in them quotes are closed,
  * outside of them no '<' or '&' is left alone. Returns the number of elements. */
@@ -334,7 +334,7 @@ Test(forecast_draw, cells_are_to_scale_and_tell_what_they_are)
     gpp__plan_free(plan);
 }
 
-/* --- what cannot be drawn */
+/* --- what cannot be drawn --------------------------------------------------------------------- */
 
 Test(forecast_draw, a_device_is_named_whatever_its_name)
 {

@@ -27,7 +27,7 @@ static float *numbers(int64_t count, uint64_t seed)
     return x;
 }
 
-/* --- matrix products --- */
+/* --- matrix products -------------------------------------------------------------------------- */
 
 typedef struct gemm_case {
     int64_t m, n, k;
@@ -130,7 +130,7 @@ Test(kernels, transposing_moves_every_element_and_adds_to_its_row)
             }
 }
 
-/* --- gradients of convolutions --- */
+/* --- gradients of convolutions ---------------------------------------------------------------- */
 
 typedef struct conv_case {
     const char *why;
@@ -240,7 +240,7 @@ Test(kernels, convolution_gradients_in_groups_are_left_to_others)
     cr_expect_null(g);
 }
 
-/* --- threads --- */
+/* --- threads ---------------------------------------------------------------------------------- */
 
 typedef struct thread_case {
     const char *why, *spec;
@@ -376,7 +376,7 @@ Test(kernels, a_micro_batch_gives_what_its_rows_give_one_by_one)
     }
 }
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 Test(kernels, heavy_operators_say_what_does_not_fit)
 {

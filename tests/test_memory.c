@@ -12,10 +12,10 @@
 
 #include "tests/pipes.h"
 
-/* --- counting allocations: this program's malloc notes who calls
- * ---------------------------------------------------- The library is linked statically here, so
- * its calls come from the program's own text. Sanitizers bring a malloc of their own, which must
- * not be replaced. */
+/* --- counting allocations: this program's malloc notes who calls ------------------------------ */
+
+/* The library is linked statically here, so its calls come from the program's own text. Sanitizers
+ * bring a malloc of their own, which must not be replaced. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CAN_COUNT 0
 #else
@@ -213,9 +213,9 @@ Test(memory, batches_of_many_sizes_keep_few_plans)
         test_batch_free(&b);
     }
     int sets = 0;
-    for (int k = 0; k < GPP__PROGSETS; k++)
+    for (int k = 0; k < GPP__PROGRAM_SETS; k++)
         sets += pipe->progset[k] != NULL;
-    cr_expect_leq(sets, 2 * GPP__EXECS);
+    cr_expect_leq(sets, 2 * GPP__TASK_GRAPHS);
     expect_plan_holds(pipe, "after many sizes");
     gpp_pipe_free(pipe);
 }
@@ -372,9 +372,9 @@ Test(memory, that_is_not_there_is_an_error)
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *pipe = test_pipe_new(&test_models[1], &o);
     gpp_error err = GPP_ERROR_INIT;
-    gpp__block_data b = {.bytes = (size_t)1 << 50};
+    gpp__handle b = {.bytes = (size_t)1 << 50};
     b.charge[0].meter = &pipe->state[0].meter;
-    cr_expect_eq(gpp__block_register(&b, "too much", &err), GPP_ENOMEM);
+    cr_expect_eq(gpp__handle_register(&b, "too much", &err), GPP_ENOMEM);
     cr_expect(strstr(err.msg, "too much"), "%s", err.msg);
     cr_expect_null(b.handle);
     gpp_pipe_free(pipe);

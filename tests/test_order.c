@@ -15,7 +15,7 @@ static const test_model chain = {
     {6},
     "mse reduction=sum"};
 
-static void expect_table_order(const gpp__exec *e, const char *what)
+static void expect_table_order(const gpp__task_graph *e, const char *what)
 {
     for (int d = 0; d < e->plan->shape.devices; d++)
         for (size_t k = 1; k < e->plan->count[d]; k++) {
@@ -28,7 +28,7 @@ static void expect_table_order(const gpp__exec *e, const char *what)
         }
 }
 
-static void expect_data_order(const gpp__exec *e, const char *what)
+static void expect_data_order(const gpp__task_graph *e, const char *what)
 {
     const gpp__plan *p = e->plan;
     long *writer = malloc(p->buffers * sizeof *writer);
@@ -112,7 +112,7 @@ Test(order, a_recomputation_starts_before_its_gradient_is_there)
     test_batch b = test_batch_new(pipe, 8, 1);
     cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK, "%s",
                  err.msg);
-    const gpp__exec *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].exec;
     int early = 0;
     for (size_t r = 0; r < e->plan->tasks; r++)
         for (size_t k = 0; k < e->plan->tasks; k++) {

@@ -398,7 +398,7 @@ Test(pipe_test_pipe, test_verify_module_duplicate_parameters_on_distinct_devices
     gpp_model_free(model);
 }
 
-/* --- devices derived from layers --- */
+/* --- devices derived from layers -------------------------------------------------------------- */
 
 static gpp_pipe *placed(const char *text, int layers, const char *const device[], int64_t in)
 {

@@ -86,7 +86,7 @@ static void expect_close(const float *got, const float *want, int count, double 
 
 static float x[COUNT], y[2][COUNT], grad_y[COUNT], grad_x[2][COUNT];
 
-/* --- test_gpipe.py --- */
+/* --- test_gpipe.py ---------------------------------------------------------------------------- */
 
 /* 400 values a channel: the biased variance, of about 0.08, is 2e-4 of itself smaller than the
  * unbiased one, a tenth of which enters. 1e-4 is the original's tolerance. */
@@ -125,7 +125,7 @@ Test(test_gpipe, test_deferred_batch_norm_params)
     gpp_pipe_free(plain);
 }
 
-/* --- test_deferred_batch_norm.py --- */
+/* --- test_deferred_batch_norm.py -------------------------------------------------------------- */
 
 /* Each micro-batch is normalised by its own statistics, as the plain layer does on that piece. */
 static void transparent(int chunks, bool input_gradient)

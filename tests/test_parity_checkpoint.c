@@ -36,7 +36,7 @@ static void pass(gpp_pipe *pipe, int64_t rows, int64_t in, int64_t out, float *y
     parity_pass(pipe, &x, &to, &gy, grad_x ? &gx : NULL);
 }
 
-/* --- how many --- */
+/* --- how many --------------------------------------------------------------------------------- */
 
 Test(test_gpipe, test_checkpoint_mode)
 {
@@ -97,7 +97,7 @@ Test(test_gpipe, test_no_grad)
     gpp_pipe_free(pipe);
 }
 
-/* --- in which order --- */
+/* --- in which order --------------------------------------------------------------------------- */
 
 /* On one device the order is that of nested checkpoints: recomputation and backward of the second,
  * then of the first. */
@@ -120,7 +120,7 @@ Test(test_checkpoint, test_serial_checkpoints)
     gpp_model_free(model);
 }
 
-/* --- what gets a gradient --- */
+/* --- what gets a gradient --------------------------------------------------------------------- */
 
 /* No gradient of the input is wanted, and the first partition has no parameter: the second one's
  * have gradients all the same. */
@@ -212,7 +212,7 @@ Test(test_checkpoint, test_random_in_checkpoint)
     cr_expect(test_same(y[0], y[1], 64) && test_same(g[0], g[1], 64));
 }
 
-/* --- what layers see --- */
+/* --- what layers see -------------------------------------------------------------------------- */
 
 static void expect_flags(int at, char kind, bool checkpointing, bool recomputing)
 {

@@ -51,7 +51,7 @@ static void pass(gpp_pipe *pipe, int64_t rows)
     cr_expect(test_same(v, w, rows) && test_same(v, g, rows), "all of it passes everything on");
 }
 
-/* --- order --- */
+/* --- order ------------------------------------------------------------------------------------ */
 
 /* Forwards by clock cycle, within a cycle by partition: "(1,0)(0,1) | ". */
 static void write_cycles(const gpp__plan *plan, int cycles, char *text, size_t size)
@@ -141,7 +141,7 @@ Test(test_dependency, test_fork_leak)
     gpp_pipe_free(pipe);
 }
 
-/* --- failures --- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 Test(test_gpipe, test_exception)
 {
@@ -186,7 +186,7 @@ Test(test_bugs, test_exception_no_hang)
     gpp_pipe_free(pipe);
 }
 
-/* --- workers --- */
+/* --- workers ---------------------------------------------------------------------------------- */
 
 /* When a call returns, all it has started has ended. */
 static void returns_when_all_is_done(char fails)

@@ -55,7 +55,7 @@ static gpp_pipe *step(const char *text, int partitions, const int balance[], gpp
     return pipe;
 }
 
-/* --- layouts --- */
+/* --- layouts ---------------------------------------------------------------------------------- */
 
 /* "0->2 foo, 1->2 ns.bar": routes of skips, by destination, then source. */
 static void expect_routes(const char *text, int partitions, const int balance[], const char *want)
@@ -64,12 +64,12 @@ static void expect_routes(const char *text, int partitions, const int balance[],
     const gpp__plan *plan = pipe->flight[0].exec->plan;
     char got[256] = "";
     size_t used = 0;
-    cr_assert_eq(plan->routes, pipe->crossings);
+    cr_assert_eq(plan->edges, pipe->crossings);
     for (int to = 1; to < partitions; to++)
         for (int from = 0; from < to; from++)
-            for (int r = 0; r < plan->routes; r++) {
+            for (int r = 0; r < plan->edges; r++) {
                 const gpp__value *v = &pipe->network->value[pipe->crossing[r].value];
-                const gpp__route *route = &plan->route[r];
+                const gpp__edge *route = &plan->edge[r];
                 if (route->name && route->to == to && route->from == from)
                     used += (size_t)snprintf(got + used, sizeof got - used, "%s%d->%d %s%s%s",
                                              used ? ", " : "", from, to, v->name.ns,
@@ -120,12 +120,12 @@ Test(skip_inspect_skip_layout, namespaces_and_none_on_one_route)
                   3, (int[]){2, 1, 2}, "0->2 foo, 0->2 1.foo");
 }
 
-/* --- lives --- */
+/* --- lives ------------------------------------------------------------------------------------ */
 
 static int skip_route(const gpp__plan *plan)
 {
-    for (int r = 0; r < plan->routes; r++)
-        if (plan->route[r].name)
+    for (int r = 0; r < plan->edges; r++)
+        if (plan->edge[r].name)
             return r;
     return -1;
 }
@@ -139,7 +139,7 @@ static void users(const gpp__plan *plan, int i, int j, int mode, char out[8])
             const gpp__task *t = &plan->task[k];
             const gpp__buffer *b = &plan->buffer[t->access[a].buffer];
             bool value = t->access[a].role == GPP__ROLE_IN || t->access[a].role == GPP__ROLE_OUT;
-            if (b->cls == GPP__ROUTE && b->j == r && value && t->i == i && t->j == j &&
+            if (b->cls == GPP__EDGE && b->j == r && value && t->i == i && t->j == j &&
                 t->access[a].mode == mode && count < 7)
                 out[count++] = gpp__kind_letter((gpp__kind)t->kind);
         }
@@ -150,7 +150,7 @@ static int slots(const gpp__plan *plan)
 {
     int r = skip_route(plan), count = 0;
     for (size_t k = 0; k < plan->buffers; k++)
-        count += plan->buffer[k].cls == GPP__ROUTE && plan->buffer[k].j == r;
+        count += plan->buffer[k].cls == GPP__EDGE && plan->buffer[k].j == r;
     return count;
 }
 
@@ -213,7 +213,7 @@ Test(skip_portal, test_tensor_life)
     gpp_pipe_free(always);
 }
 
-/* --- test_tracker.py --- */
+/* --- test_tracker.py -------------------------------------------------------------------------- */
 
 /* A recomputation does not stash again: what was stashed is still where it was. */
 Test(skip_tracker, test_reuse_portal)

@@ -10,7 +10,7 @@
 #include "tests/parity.h"
 #include "tests/support.h"
 
-/* --- a layer that stashes and pops by a script --- */
+/* --- a layer that stashes and pops by a script ------------------------------------------------ */
 
 /* Passes its first tensor on, adding what it pops; "s" stashes the last one under the name, "n"
  * nothing where the first number of a micro-batch is negative, "p" pops: "sfoo pbar". */
@@ -89,7 +89,7 @@ static void add_skipper(gpp_model *model, const char *name, const char *const st
 static const char *const foo[] = {"foo", NULL}, *const bar[] = {"bar", NULL},
                          *const both[] = {"foo", "bar", NULL};
 
-/* --- test_api.py --- */
+/* --- test_api.py ------------------------------------------------------------------------------ */
 
 Test(skip_api, test_namespace_difference)
 {
@@ -114,7 +114,7 @@ Test(skip_api, test_namespace_copy)
     gpp_model_free(model);
 }
 
-/* --- test_gpipe.py --- */
+/* --- test_gpipe.py ---------------------------------------------------------------------------- */
 
 enum { IMAGES = 30, SIDE = 8, PIXELS = IMAGES * 3 * SIDE * SIDE };
 
@@ -190,7 +190,7 @@ Test(skip_gpipe, a_skip_may_be_absent_in_some_micro_batches)
     absent_skip("nfoo", (float[]){2, 1});
 }
 
-/* --- test_portal.py --- */
+/* --- test_portal.py --------------------------------------------------------------------------- */
 
 /* Inputs t1 and t2; t2 is stashed by the first layer, popped by the last: out = 2·t1 + t2. */
 static gpp_pipe *blue_orange(gpp_checkpoint mode, int partitions)
@@ -253,7 +253,7 @@ Test(skip_portal, test_use_grad)
     gpp_pipe_free(pipe);
 }
 
-/* --- test_stash_pop.py --- */
+/* --- test_stash_pop.py ------------------------------------------------------------------------ */
 
 /* One layer between one that stashes bar and one that pops foo: what it does wrong is said. */
 static void protocol(const char *const stash[], const char *const pop[], const char *script,
@@ -319,7 +319,7 @@ Test(skip_stash_pop, test_stash_none)
     absent_skip("nfoo", (float[]){1, 1});
 }
 
-/* --- test_verify_skippables.py --- */
+/* --- test_verify_skippables.py ---------------------------------------------------------------- */
 
 /* Layers are "s", "p" or "b" (both) and a name: "sfoo pfoo". */
 static gpp_model *layers_of(const char *text)

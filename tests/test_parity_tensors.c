@@ -9,7 +9,7 @@
 #include "tests/parity.h"
 #include "tests/support.h"
 
-/* --- tuples in and out --- */
+/* --- tuples in and out ------------------------------------------------------------------------ */
 
 /* fc_a on the first input, fc_b on the second. */
 static void add_pair(gpp_model *model)
@@ -127,7 +127,7 @@ Test(pipe_test_pipe, test_multiple_inputs)
     gpp_model_free(model);
 }
 
-/* --- what is no tensor --- */
+/* --- what is no tensor ------------------------------------------------------------------------ */
 
 static gpp_status odd_infer(gpp_signature *s)
 {
@@ -250,7 +250,7 @@ Test(pipe_test_microbatch, test_check)
     needs_a_tensor();
 }
 
-/* --- integers across a checkpointed boundary, devices --- */
+/* --- integers across a checkpointed boundary, devices ----------------------------------------- */
 
 /* mask: (2x, x > 0), the integers first with attr 1; unmask gives the numbers back. */
 static gpp_status mask_infer(gpp_signature *s)

@@ -75,7 +75,7 @@ Test(test_inplace, test_inplace_incorrect_grad)
         }
 }
 
-/* --- races, randomness --- */
+/* --- races, randomness ------------------------------------------------------------------------ */
 
 /* (a, b) -> (a, 2b, 3b), the last gradient coming late; add, so that b's gradient is 5. */
 static gpp_status triple_infer(gpp_signature *s)
@@ -158,7 +158,7 @@ Test(test_bugs, test_parallel_randoms)
     gpp_model_free(model);
 }
 
-/* --- pipes side by side, training --- */
+/* --- pipes side by side, training ------------------------------------------------------------- */
 
 /* Two replicas, each on half of the rows: the mean of their gradients is the gradient of all. */
 Test(pipe_with_ddp_test, test_basic_ddp)

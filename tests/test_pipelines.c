@@ -77,7 +77,7 @@ Test(pipelines, skips_branches_and_statistics_too)
 /* What the last step's devices did, in the order of their tables. */
 static void expect_table_order(const gpp_pipe *pipe, const char *why)
 {
-    const gpp__exec *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].exec;
     for (int d = 0; d < e->plan->shape.devices; d++)
         for (size_t k = 1; k < e->plan->count[d]; k++) {
             const gpp__cell *a = &e->cell[e->plan->table[d][k - 1]],

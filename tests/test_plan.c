@@ -10,7 +10,7 @@
 
 #include "tests/plan_rig.h"
 
-/* --- how many buffers */
+/* --- how many buffers ------------------------------------------------------------------------- */
 
 static const struct slot_case {
     const char *why;
@@ -56,14 +56,14 @@ Test(plan, slots_are_as_few_as_the_schedule_needs)
         r.spec.window = c->window;
         r.spec.shape.ascending = c->ascending;
         for (int j = 0; j < c->n; j++) {
-            r.route[j].backward_reads_in = c->reads_input;
-            r.route[j].backward_reads_out = c->reads_output;
+            r.edge[j].backward_reads_in = c->reads_input;
+            r.edge[j].backward_reads_out = c->reads_output;
         }
         gpp__plan *plan = plan_rig_plan(&r);
         for (int j = 0; j < c->n; j++)
-            cr_expect_eq(plan_rig_slots(plan, GPP__ROUTE, j),
+            cr_expect_eq(plan_rig_slots(plan, GPP__EDGE, j),
                          j < c->n - 1 ? c->boundary : c->outputs, "%s: %d slots behind %d", c->why,
-                         plan_rig_slots(plan, GPP__ROUTE, j), j);
+                         plan_rig_slots(plan, GPP__EDGE, j), j);
         for (int j = 0; j < c->n; j++)
             cr_expect_eq(plan_rig_slots(plan, GPP__TAPE, j), c->tape, "%s: %d tapes", c->why,
                          plan_rig_slots(plan, GPP__TAPE, j));
@@ -86,7 +86,7 @@ Test(plan, checkpointed_partitions_have_one_tape_wherever_they_are)
     }
 }
 
-/* --- bytes */
+/* --- bytes ------------------------------------------------------------------------------------ */
 
 /* n = 2, m = 3. Boundary 1: 100 -> 128 bytes on device 1; outputs: 128 on device 1; parameters,
  * gradients, optimizer 640 + 320 + 128; scratch 64; a tape 1000 -> 1024; losses and gate 64; norms
@@ -188,12 +188,12 @@ Test(plan, bytes_beyond_counting_are_refused)
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
     plan_rig_init(&r, TRAIN, 2, 3, 0);
-    r.route[0].bytes = SIZE_MAX / 2;
+    r.edge[0].bytes = SIZE_MAX / 2;
     cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
     cr_expect_null(plan);
-    r.route[0].bytes = SIZE_MAX;
+    r.edge[0].bytes = SIZE_MAX;
     cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
-    r.route[0].bytes = 1;
+    r.edge[0].bytes = 1;
     r.spec.shape.norms = true;
     r.spec.norms = SIZE_MAX;
     cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_ENOMEM);
@@ -213,13 +213,13 @@ Test(plan, things_without_bytes_do_not_appear)
     for (size_t k = 0; k < plan->tasks; k++)
         for (int a = 0; a < plan->task[k].access_count && plan->task[k].j == 1; a++)
             cr_expect(plan->task[k].access[a].role == GPP__ROLE_LOSSES ||
-                      plan->buffer[plan->task[k].access[a].buffer].cls == GPP__ROUTE);
+                      plan->buffer[plan->task[k].access[a].buffer].cls == GPP__EDGE);
     cr_expect_eq(plan->task[plan_rig_find(plan, GPP__UPDATE, -1, 1)].access_count, 0);
     cr_expect_eq(plan_rig_slots(plan, GPP__TAPE, 1), 0);
     gpp__plan_free(plan);
 }
 
-/* --- tasks */
+/* --- tasks ------------------------------------------------------------------------------------ */
 
 static const gpp__buffer *role_of(const gpp__plan *plan, const gpp__task *t, int role)
 {
@@ -261,9 +261,9 @@ Test(plan, a_checkpointed_forward_keeps_no_tape)
     gpp__plan_free(plan);
 }
 
-/* --- loans */
+/* --- fetches ---------------------------------------------------------------------------------- */
 
-/** How often tasks of a kind read loan `k`, of micro-batch i's piece or of all. */
+/** How often tasks of a kind read fetch `k`, of micro-batch i's piece or of all. */
 static int reads_of_loan(const gpp__plan *plan, int kind, int k, int slot)
 {
     int reads = 0;
@@ -271,20 +271,20 @@ static int reads_of_loan(const gpp__plan *plan, int kind, int k, int slot)
         for (int a = 0; a < plan->task[t].access_count; a++) {
             const gpp__access *x = &plan->task[t].access[a];
             const gpp__buffer *b = &plan->buffer[x->buffer];
-            bool lent = x->role == GPP__ROLE_LENT || x->role == GPP__ROLE_LENT_END;
-            cr_assert_eq(lent, b->cls == GPP__LENT);
+            bool lent = x->role == GPP__ROLE_FETCHED || x->role == GPP__ROLE_FETCHED_END;
+            cr_assert_eq(lent, b->cls == GPP__FETCHED);
             if (!lent || b->j != k || plan->task[t].kind != kind || b->slot != slot)
                 continue;
             cr_expect_eq(x->mode, GPP__READ);
-            cr_expect(plan->loan[k].whole || plan->task[t].i == slot, "of another micro-batch");
-            cr_expect(plan->task[t].j == plan->loan[k].to || plan->loan[k].to == 3);
+            cr_expect(plan->fetch[k].whole || plan->task[t].i == slot, "of another micro-batch");
+            cr_expect(plan->task[t].j == plan->fetch[k].to || plan->fetch[k].to == 3);
             reads++;
         }
     return reads;
 }
 
 /* Two inputs of partition 1, one of them whole, target and class weights; 4 micro-batches. */
-static const gpp__loan loans[] = {
+static const gpp__fetch fetches[] = {
     {.to = 1, .in_port = 1, .bytes = 1000, .backward_reads = true},
     {.to = 1, .in_port = 2, .bytes = 300, .whole = true, .recompute_reads = true},
     {.to = 3, .in_port = GPP__END_TARGET, .bytes = 50},
@@ -297,8 +297,8 @@ Test(plan, a_loan_is_read_where_its_tensor_is_and_paid_for_there)
     plan_rig r;
     plan_rig_init(&r, TRAIN, 3, 4, 1);
     gpp__plan *without = plan_rig_plan(&r);
-    r.spec.loan = loans;
-    r.spec.loans = 5;
+    r.spec.fetch = fetches;
+    r.spec.fetches = 5;
     gpp__plan *with = plan_rig_plan(&r);
     for (int i = 0; i < 4; i++) {
         cr_expect_eq(reads_of_loan(with, GPP__FORWARD, 0, i), 1);
@@ -310,7 +310,7 @@ Test(plan, a_loan_is_read_where_its_tensor_is_and_paid_for_there)
     cr_expect_eq(reads_of_loan(with, GPP__RECOMPUTE, 1, 0), 3);
     cr_expect_eq(reads_of_loan(with, GPP__BACKWARD, 1, 0), 0);
     cr_expect_eq(reads_of_loan(with, GPP__LOSS, 3, 0), 4);
-    cr_expect_eq(plan_rig_slots(with, GPP__LENT, 4), 0, "there are no seeds");
+    cr_expect_eq(plan_rig_slots(with, GPP__FETCHED, 4), 0, "there are no seeds");
     cr_expect_eq(with->bytes[0], without->bytes[0]);
     cr_expect_eq(with->bytes[1] - without->bytes[1], 4 * gpp__align(1000) + gpp__align(300));
     cr_expect_eq(with->bytes[2] - without->bytes[2], 4 * gpp__align(50) + gpp__align(20));
@@ -322,12 +322,12 @@ Test(plan, seeds_read_the_callers_gradients)
 {
     plan_rig r;
     plan_rig_init(&r, BACK, 3, 4, 1);
-    r.spec.loan = loans;
-    r.spec.loans = 5;
+    r.spec.fetch = fetches;
+    r.spec.fetches = 5;
     gpp__plan *plan = plan_rig_plan(&r);
     for (int i = 0; i < 4; i++)
         cr_expect_eq(reads_of_loan(plan, GPP__SEED, 4, i), 1);
-    cr_expect_eq(plan_rig_slots(plan, GPP__LENT, 2), 0, "there is no loss");
+    cr_expect_eq(plan_rig_slots(plan, GPP__FETCHED, 2), 0, "there is no loss");
     gpp__plan_free(plan);
 }
 
@@ -335,7 +335,7 @@ Test(plan, a_loan_to_nowhere_is_refused)
 {
     static const struct {
         const char *why;
-        gpp__loan loan[2];
+        gpp__fetch fetch[2];
     } cases[] = {
         {"before the first partition", {{.to = -1, .bytes = 1}, {.to = 1, .bytes = 1}}},
         {"behind the end", {{.to = 1, .bytes = 1}, {.to = 4, .bytes = 1}}},
@@ -348,10 +348,10 @@ Test(plan, a_loan_to_nowhere_is_refused)
         gpp__plan *plan;
         gpp_error err = GPP_ERROR_INIT;
         plan_rig_init(&r, TRAIN, 3, 4, 1);
-        r.spec.loan = cases[k].loan;
-        r.spec.loans = 2;
+        r.spec.fetch = cases[k].fetch;
+        r.spec.fetches = 2;
         cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), GPP_EINVAL, "%s", cases[k].why);
-        cr_expect(strstr(err.msg, "loan"), "%s: %s", cases[k].why, err.msg);
+        cr_expect(strstr(err.msg, "fetch"), "%s: %s", cases[k].why, err.msg);
         cr_expect_null(plan);
     }
 }
@@ -383,35 +383,34 @@ Test(plan, the_clock_is_gpipes_lockstep_picture)
     }
 }
 
-/* --- routes */
+/* --- edges ------------------------------------------------------------------------------------ */
 
-/* What a task is expected to do with a route in a role; 0: nothing. */
-static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__route *route, int role)
+/* What a task is expected to do with a edge in a role; 0: nothing. */
+static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__edge *edge, int role)
 {
-    bool begins = route->from == t->j, ends = route->to == t->j;
-    bool output = route->to == r->spec.shape.partitions;
+    bool begins = edge->from == t->j, ends = edge->to == t->j;
+    bool output = edge->to == r->spec.shape.partitions;
     bool in = role == GPP__ROLE_IN && ends, out = role == GPP__ROLE_OUT && begins,
-         grad_in = role == GPP__ROLE_GRAD_IN && ends && route->grad,
-         grad_out = role == GPP__ROLE_GRAD_OUT && begins && route->grad;
+         grad_in = role == GPP__ROLE_GRAD_IN && ends && edge->grad,
+         grad_out = role == GPP__ROLE_GRAD_OUT && begins && edge->grad;
     switch (t->kind) {
     case GPP__FORWARD:
         return in ? GPP__READ : out ? GPP__WRITE : 0;
     case GPP__RECOMPUTE:
-        return (in && route->recompute_reads_in) || (out && route->recompute_reads_out) ? GPP__READ
-                                                                                        : 0;
+        return (in && edge->recompute_reads_in) || (out && edge->recompute_reads_out) ? GPP__READ
+                                                                                      : 0;
     case GPP__BACKWARD:
-        if ((in && route->backward_reads_in) || (out && route->backward_reads_out) || grad_out)
+        if ((in && edge->backward_reads_in) || (out && edge->backward_reads_out) || grad_out)
             return GPP__READ;
         return grad_in ? GPP__WRITE : 0;
     case GPP__WEIGHT:
-        return (in && route->backward_reads_in) || (out && route->backward_reads_out) ? GPP__READ
-                                                                                      : 0;
+        return (in && edge->backward_reads_in) || (out && edge->backward_reads_out) ? GPP__READ : 0;
     case GPP__OUTPUT:
     case GPP__LOSS:
     case GPP__SEED:
         if (output && role == GPP__ROLE_OUT && t->kind != GPP__SEED)
             return GPP__READ;
-        return output && role == GPP__ROLE_GRAD_OUT && route->grad && r->spec.shape.backward &&
+        return output && role == GPP__ROLE_GRAD_OUT && edge->grad && r->spec.shape.backward &&
                        t->kind != GPP__OUTPUT
                    ? GPP__WRITE
                    : 0;
@@ -423,15 +422,15 @@ static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__route
 /* What it does; at most one access, by the right port. */
 static int found_mode(const gpp__plan *plan, const gpp__task *t, int k, int role)
 {
-    const gpp__route *route = &plan->route[k];
+    const gpp__edge *edge = &plan->edge[k];
     bool in = role == GPP__ROLE_IN || role == GPP__ROLE_GRAD_IN;
     int mode = 0;
     for (int a = 0; a < t->access_count; a++) {
         const gpp__buffer *b = &plan->buffer[t->access[a].buffer];
-        if (b->cls != GPP__ROUTE || b->j != k || t->access[a].role != role)
+        if (b->cls != GPP__EDGE || b->j != k || t->access[a].role != role)
             continue;
         cr_expect_eq(mode, 0);
-        cr_expect_eq(t->access[a].port, in ? route->in_port : route->out_port);
+        cr_expect_eq(t->access[a].port, in ? edge->in_port : edge->out_port);
         mode = t->access[a].mode;
     }
     return mode;
@@ -444,15 +443,15 @@ Test(plan, a_route_is_accessed_at_its_ends_as_it_says_and_nowhere_else)
         plan_rig r;
         plan_rig_draw(&r, round % 4);
         gpp__plan *plan = plan_rig_plan(&r);
-        cr_assert_eq(plan->routes, r.spec.routes);
+        cr_assert_eq(plan->edges, r.spec.edges);
         for (size_t k = 0; k < plan->tasks; k++)
-            for (int route = 0; route < plan->routes; route++)
+            for (int edge = 0; edge < plan->edges; edge++)
                 for (int role = 0; role < 4; role++)
-                    cr_assert_eq(found_mode(plan, &plan->task[k], route, roles[role]),
-                                 expected_mode(&r, &plan->task[k], &r.route[route], roles[role]),
-                                 "%c(%d,%d), route %d, role %d",
+                    cr_assert_eq(found_mode(plan, &plan->task[k], edge, roles[role]),
+                                 expected_mode(&r, &plan->task[k], &r.edge[edge], roles[role]),
+                                 "%c(%d,%d), edge %d, role %d",
                                  gpp__kind_letter((gpp__kind)plan->task[k].kind), plan->task[k].i,
-                                 plan->task[k].j, route, roles[role]);
+                                 plan->task[k].j, edge, roles[role]);
         gpp__plan_free(plan);
     }
 }
@@ -465,18 +464,18 @@ Test(plan, partitions_between_never_see_a_skip)
         int n = variant & 2 ? 4 : 3, seen[4] = {0};
         plan_rig_init(&r, variant / 4 % 4, n, 3, variant / 16);
         int skip = plan_rig_route(&r, 0, 2, "0.identity");
-        r.route[skip].backward_reads_in = r.route[skip].backward_reads_out = reads;
+        r.edge[skip].backward_reads_in = r.edge[skip].backward_reads_out = reads;
         r.spec.node_of = r.node_of;
         gpp__plan *plan = plan_rig_plan(&r);
         for (size_t k = 0; k < plan->tasks; k++)
             for (int a = 0; a < plan->task[k].access_count; a++) {
                 const gpp__buffer *b = &plan->buffer[plan->task[k].access[a].buffer];
-                seen[plan->task[k].j] += b->cls == GPP__ROUTE && b->j == skip;
+                seen[plan->task[k].j] += b->cls == GPP__EDGE && b->j == skip;
             }
         cr_expect(seen[0] > 0 && seen[1] == 0 && seen[2] > 0 && seen[3] == 0, "variant %d",
                   variant);
         for (size_t k = 0; k < plan->buffers; k++)
-            if (plan->buffer[k].cls == GPP__ROUTE && plan->buffer[k].j == skip)
+            if (plan->buffer[k].cls == GPP__EDGE && plan->buffer[k].j == skip)
                 cr_expect(plan->buffer[k].device == 2 && plan->buffer[k].other == 0);
         gpp__plan_free(plan);
     }
@@ -510,11 +509,11 @@ static const struct life_case {
 };
 
 /* The kind of the last task that reads the activation of micro-batch 0. */
-static char last_reader(const gpp__plan *plan, int route)
+static char last_reader(const gpp__plan *plan, int edge)
 {
     char last = '-';
     for (size_t k = 0; k < plan->tasks; k++)
-        if (plan->task[k].i == 0 && found_mode(plan, &plan->task[k], route, GPP__ROLE_IN))
+        if (plan->task[k].i == 0 && found_mode(plan, &plan->task[k], edge, GPP__ROLE_IN))
             last = gpp__kind_letter((gpp__kind)plan->task[k].kind);
     return last;
 }
@@ -526,16 +525,16 @@ Test(plan, a_skip_lives_until_its_destination_has_read_it_for_the_last_time)
         plan_rig r;
         plan_rig_init(&r, c->kind, 4, 5, c->mode);
         int skip = plan_rig_route(&r, 0, 2, "0.identity");
-        r.route[skip].recompute_reads_in = c->recompute;
-        r.route[skip].backward_reads_in = c->backward;
+        r.edge[skip].recompute_reads_in = c->recompute;
+        r.edge[skip].backward_reads_in = c->backward;
         r.spec.window = c->window;
         r.spec.shape.devices = c->devices;
         for (int j = 0; j < 4; j++)
             r.device_of[j] = j % c->devices;
         gpp__plan *plan = plan_rig_plan(&r);
         cr_expect_eq(last_reader(plan, skip), c->last, "%s: %c", c->why, last_reader(plan, skip));
-        cr_expect_eq(plan_rig_slots(plan, GPP__ROUTE, skip), c->slots, "%s: %d slots", c->why,
-                     plan_rig_slots(plan, GPP__ROUTE, skip));
+        cr_expect_eq(plan_rig_slots(plan, GPP__EDGE, skip), c->slots, "%s: %d slots", c->why,
+                     plan_rig_slots(plan, GPP__EDGE, skip));
         gpp__plan_free(plan);
     }
 }
@@ -546,8 +545,8 @@ Test(plan, two_outputs_both_go_to_the_caller_and_back)
     plan_rig_init(&r, TRAIN, 2, 2, 0);
     int second = plan_rig_route(&r, 1, 2, NULL);
     for (int grads = 0; grads < 4; grads++) {
-        r.route[1].grad = grads & 1;
-        r.route[second].grad = grads & 2;
+        r.edge[1].grad = grads & 1;
+        r.edge[second].grad = grads & 2;
         gpp__plan *plan = plan_rig_plan(&r);
         const gpp__task *output = &plan->task[plan_rig_find(plan, GPP__OUTPUT, 0, 1)],
                         *loss = &plan->task[plan_rig_find(plan, GPP__LOSS, 0, 1)];
@@ -562,7 +561,7 @@ Test(plan, a_seed_that_nobody_wants_touches_nothing)
 {
     plan_rig r;
     plan_rig_init(&r, BACK, 2, 2, 0);
-    r.route[1].grad = false;
+    r.edge[1].grad = false;
     gpp__plan *plan = plan_rig_plan(&r);
     cr_expect_eq(plan->task[plan_rig_find(plan, GPP__SEED, 1, 1)].access_count, 0);
     cr_expect_geq(plan_rig_find(plan, GPP__BACKWARD, 1, 1), 0, "its backward is there");
@@ -577,14 +576,14 @@ Test(plan, a_plan_has_routes_and_names_of_its_own)
     int skip = plan_rig_route(&r, 0, 2, name);
     gpp__plan *plan = plan_rig_plan(&r);
     memset(name, 'x', sizeof name - 1);
-    memset(r.route, 0, sizeof r.route);
-    cr_expect_str_eq(plan->route[skip].name, "0.identity");
-    cr_expect(plan->route[skip].from == 0 && plan->route[skip].to == 2);
-    cr_expect_null(plan->route[0].name);
+    memset(r.edge, 0, sizeof r.edge);
+    cr_expect_str_eq(plan->edge[skip].name, "0.identity");
+    cr_expect(plan->edge[skip].from == 0 && plan->edge[skip].to == 2);
+    cr_expect_null(plan->edge[0].name);
     gpp__plan_free(plan);
 }
 
-/* --- what partitions keep */
+/* --- what partitions keep --------------------------------------------------------------------- */
 
 Test(plan, partitions_of_one_home_share_its_parameters)
 {
@@ -687,7 +686,7 @@ Test(plan, a_backup_has_room_for_what_an_update_changes)
     gpp__plan_free(plan);
 }
 
-/* --- norms */
+/* --- norms ------------------------------------------------------------------------------------ */
 
 /* How a task uses a role: the mode, or 0. At most once. */
 static int mode_of(const gpp__plan *plan, const gpp__task *t, int role, int j)
@@ -796,11 +795,11 @@ Test(plan, norms_are_one_buffer_on_the_first_partitions_device)
     gpp__plan_free(plan);
 }
 
-/* --- gates */
+/* --- gates ------------------------------------------------------------------------------------ */
 
 static const struct gate_case {
     const char *why;
-    bool grad[4]; /* of routes 0->1, 1->2, 2->3, and of a skip 0->2 */
+    bool grad[4]; /* of edges 0->1, 1->2, 2->3, and of a skip 0->2 */
     bool gate[4]; /* of partitions 0 ... 3 */
 } gate_cases[] = {
     {"a whole chain: the first partition's last backward is the last of all",
@@ -826,8 +825,8 @@ Test(plan, where_no_gradient_goes_back_a_last_backward_is_a_gate)
         r.spec.wait_for_all = true;
         plan_rig_route(&r, 0, 2, "0.identity");
         for (int j = 0; j < 3; j++)
-            r.route[j].grad = c->grad[j];
-        r.route[4].grad = c->grad[3];
+            r.edge[j].grad = c->grad[j];
+        r.edge[4].grad = c->grad[3];
         gpp__plan *plan = plan_rig_plan(&r);
         for (size_t q = 0; q < plan->tasks; q++) {
             const gpp__task *t = &plan->task[q];
@@ -840,39 +839,39 @@ Test(plan, where_no_gradient_goes_back_a_last_backward_is_a_gate)
     }
 }
 
-/* --- specs that contradict themselves */
+/* --- specs that contradict themselves --------------------------------------------------------- */
 
 static void backwards(plan_rig *r)
 {
-    r->route[plan_rig_route(r, 1, 2, "0.identity")].to = 1;
+    r->edge[plan_rig_route(r, 1, 2, "0.identity")].to = 1;
 }
 static void beyond(plan_rig *r)
 {
-    r->route[0].to = 4;
+    r->edge[0].to = 4;
 }
 static void from_nowhere(plan_rig *r)
 {
-    r->route[2].from = -1;
+    r->edge[2].from = -1;
 }
 static void broken_chain(plan_rig *r)
 {
-    r->route[1].to = 3;
+    r->edge[1].to = 3;
 }
 static void no_output(plan_rig *r)
 {
-    r->spec.routes = 2;
+    r->spec.edges = 2;
 }
 static void far_port(plan_rig *r)
 {
-    r->route[1].out_port = 65536;
+    r->edge[1].out_port = 65536;
 }
 static void no_port(plan_rig *r)
 {
-    r->route[1].in_port = -1;
+    r->edge[1].in_port = -1;
 }
 static void empty(plan_rig *r)
 {
-    r->route[0].bytes = 0;
+    r->edge[0].bytes = 0;
 }
 static void later_home(plan_rig *r)
 {
@@ -891,7 +890,7 @@ static void far_home(plan_rig *r)
 static void too_many(plan_rig *r)
 {
     r->spec.shape.micro_batches = INT32_MAX / 8 / 3;
-    r->spec.routes = PLAN_RIG_R;
+    r->spec.edges = PLAN_RIG_R;
 }
 
 static const struct wrong {
@@ -899,20 +898,20 @@ static const struct wrong {
     const char *msg;
 } wrongs[] = {
     {backwards,
-     "route 3 (\"0.identity\") goes from partition 1 to 1, expected forwards within 0 ... 3"},
-    {beyond, "route 0 goes from partition 0 to 4, expected forwards within 0 ... 3"},
-    {from_nowhere, "route 2 goes from partition -1 to 3, expected forwards within 0 ... 3"},
-    {broken_chain, "there is no route from partition 1 to 2"},
-    {no_output, "there is no route from partition 2 to the caller"},
-    {far_port, "route 1 has port 65536, expected 0 ... 65535"},
-    {no_port, "route 1 has port -1, expected 0 ... 65535"},
-    {empty, "route 0 has 0 bytes, expected some"},
+     "edge 3 (\"0.identity\") goes from partition 1 to 1, expected forwards within 0 ... 3"},
+    {beyond, "edge 0 goes from partition 0 to 4, expected forwards within 0 ... 3"},
+    {from_nowhere, "edge 2 goes from partition -1 to 3, expected forwards within 0 ... 3"},
+    {broken_chain, "there is no edge from partition 1 to 2"},
+    {no_output, "there is no edge from partition 2 to the caller"},
+    {far_port, "edge 1 has port 65536, expected 0 ... 65535"},
+    {no_port, "edge 1 has port -1, expected 0 ... 65535"},
+    {empty, "edge 0 has 0 bytes, expected some"},
     {later_home, "partition 0 has its parameters in partition 1, expected itself or an earlier one "
                  "that has its own"},
     {home_of_home, "partition 2 has its parameters in partition 1, expected itself or an earlier "
                    "one that has its own"},
     {far_home, "partition 2 on device 2 has its parameters in partition 0 on device 0"},
-    {too_many, "89478485 micro-batches of 14 routes and 3 partitions are too many values"},
+    {too_many, "89478485 micro-batches of 14 edges and 3 partitions are too many values"},
 };
 
 Test(plan, a_spec_that_contradicts_itself_is_refused)
@@ -930,7 +929,7 @@ Test(plan, a_spec_that_contradicts_itself_is_refused)
     }
 }
 
-/* --- tables that cannot run */
+/* --- tables that cannot run ------------------------------------------------------------------- */
 
 #define MOST_ENTRIES 16
 static const struct bad {
@@ -1074,7 +1073,7 @@ Test(plan, an_update_before_a_backward_that_adds_to_its_gradients_is_refused)
         r.spec.shape.devices = 1;
         r.spec.shape.outputs = false;
         r.device_of[1] = 0;
-        r.route[0].grad = false;
+        r.edge[0].grad = false;
         r.stage[1].home = shared ? 0 : 1;
         r.spec.schedule = &early_schedule;
         cr_expect_eq(gpp__plan_new(&plan, plan_rig_spec(&r), &err), shared ? GPP_EINVAL : GPP_OK);
@@ -1192,7 +1191,7 @@ Test(plan, weights_out_of_order_are_refused)
     }
 }
 
-/* --- large plans */
+/* --- large plans ------------------------------------------------------------------------------ */
 
 static const struct large {
     const char *why;
@@ -1210,20 +1209,20 @@ static const struct large {
     {"many skips from one partition", 1000, 100, 1000, 99, 2},
 };
 
-/* The routes of a large plan. */
-static int lay_routes(const struct large *c, const plan_rig *r, gpp__route *route)
+/* The edges of a large plan. */
+static int lay_routes(const struct large *c, const plan_rig *r, gpp__edge *edge)
 {
     int count = 0, end = c->skips == 2 ? c->n : c->skips == 1 ? c->n / 2 : 0;
     for (int j = 0; j < c->n; j++) {
-        route[count] = r->route[0];
-        route[count].from = j;
-        route[count++].to = j + 1;
+        edge[count] = r->edge[0];
+        edge[count].from = j;
+        edge[count++].to = j + 1;
     }
     for (int j = 1; j < end; j++) {
-        route[count] = r->route[0];
-        route[count].from = c->skips == 2 ? 0 : j;
-        route[count].to = c->skips == 2 ? j : c->n - j;
-        route[count++].out_port = c->skips == 2 ? j : 1;
+        edge[count] = r->edge[0];
+        edge[count].from = c->skips == 2 ? 0 : j;
+        edge[count].to = c->skips == 2 ? j : c->n - j;
+        edge[count++].out_port = c->skips == 2 ? j : 1;
     }
     return count;
 }
@@ -1236,7 +1235,7 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
         gpp__plan *plan;
         gpp_error err = GPP_ERROR_INIT;
         gpp__stage_sizes *stage = calloc((size_t)c->n, sizeof *stage);
-        gpp__route *route = calloc(2 * (size_t)c->n, sizeof *route);
+        gpp__edge *edge = calloc(2 * (size_t)c->n, sizeof *edge);
         int *device_of = calloc((size_t)c->n, sizeof *device_of);
         plan_rig_init(&r, TRAIN, 2, 2, 0);
         for (int j = 0; j < c->n; j++) {
@@ -1245,8 +1244,8 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
             device_of[j] = (int)((long)j * c->devices / c->n);
         }
         r.spec.stage = stage;
-        r.spec.route = route;
-        r.spec.routes = lay_routes(c, &r, route);
+        r.spec.edge = edge;
+        r.spec.edges = lay_routes(c, &r, edge);
         r.spec.shape.device_of = device_of;
         r.spec.shape.partitions = c->n;
         r.spec.shape.micro_batches = c->m;
@@ -1259,12 +1258,12 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
                     (double)(clock() - from) * 1e3 / CLOCKS_PER_SEC);
         gpp__plan_free(plan);
         free(device_of);
-        free(route);
+        free(edge);
         free(stage);
     }
 }
 
-/* --- torch.chunk */
+/* --- torch.chunk ------------------------------------------------------------------------------ */
 
 static const struct chunk_case {
     int64_t rows;

@@ -13,7 +13,7 @@
 
 static const gpp__stage_sizes stage_sizes = {
     .params = 100, .grads = 100, .optimizer = 100, .tape = 2000, .scratch = 64, .trains = true};
-static const gpp__route boundary = {.bytes = 1000, .recompute_reads_in = true, .grad = true};
+static const gpp__edge boundary = {.bytes = 1000, .recompute_reads_in = true, .grad = true};
 
 enum { PLAIN = 0, SKIPS = 1, NORMS = 2, HELD = 4 };
 
@@ -23,7 +23,7 @@ static gpp__plan *plan_by(const gpp__schedule *schedule, int n, int m, int check
                           int devices, const int device_of[], int with)
 {
     gpp__stage_sizes *stage = calloc((size_t)n, sizeof *stage);
-    gpp__route *route = calloc((size_t)n + 2, sizeof *route);
+    gpp__edge *edge = calloc((size_t)n + 2, sizeof *edge);
     gpp__plan_spec spec = {.shape = {.partitions = n,
                                      .micro_batches = m,
                                      .devices = devices,
@@ -37,24 +37,24 @@ static gpp__plan *plan_by(const gpp__schedule *schedule, int n, int m, int check
                                      .norms = with & NORMS},
                            .schedule = schedule,
                            .stage = stage,
-                           .route = route,
-                           .routes = n + (with & SKIPS ? 2 : 0),
+                           .edge = edge,
+                           .edges = n + (with & SKIPS ? 2 : 0),
                            .norms = 8 * (size_t)n};
     gpp__plan *plan;
     gpp_error err = GPP_ERROR_INIT;
     for (int j = 0; j < n; j++) {
         stage[j] = stage_sizes;
         stage[j].home = j;
-        stage[j].held = with & HELD ? 700 : 0;
-        route[j] = boundary;
-        route[j].from = j;
-        route[j].to = j + 1;
+        stage[j].deferred = with & HELD ? 700 : 0;
+        edge[j] = boundary;
+        edge[j].from = j;
+        edge[j].to = j + 1;
     }
-    route[n - 1].bytes = 500;
-    route[n] = (gpp__route){0, 2, 1, 1, 300, true, false, false, false, true, "0.identity"};
-    route[n + 1] = (gpp__route){1, 2, 1, 2, 8, false, false, false, true, false, NULL};
+    edge[n - 1].bytes = 500;
+    edge[n] = (gpp__edge){0, 2, 1, 1, 300, true, false, false, false, true, "0.identity"};
+    edge[n + 1] = (gpp__edge){1, 2, 1, 2, 8, false, false, false, true, false, NULL};
     cr_assert_eq(gpp__plan_new(&plan, &spec, &err), GPP_OK, "%s", err.msg);
-    free(route);
+    free(edge);
     free(stage);
     return plan;
 }

@@ -17,13 +17,13 @@
 
 enum { MOST_TASKS = 256 };
 
-/* --- true dependencies, and tables of any order that they allow */
+/* --- true dependencies, and tables of any order that they allow ------------------------------- */
 
-/* There is a route between partitions, one with a gradient if that is asked for. */
+/* There is a edge between partitions, one with a gradient if that is asked for. */
 static bool joined(const plan_rig *r, int from, int to, bool grad)
 {
-    for (int k = 0; k < r->spec.routes; k++)
-        if (r->route[k].from == from && r->route[k].to == to && (!grad || r->route[k].grad))
+    for (int k = 0; k < r->spec.edges; k++)
+        if (r->edge[k].from == from && r->edge[k].to == to && (!grad || r->edge[k].grad))
             return true;
     return false;
 }
@@ -134,14 +134,14 @@ static void use_any_schedule(plan_rig *r)
         r->spec.shape.limit = (int)plan_rig_random(4);
 }
 
-/* --- execution: what each buffer holds */
+/* --- execution: what each buffer holds -------------------------------------------------------- */
 
-/* An activation, gradient or tape of micro-batch i, what is kept of it or held, and of which route
+/* An activation, gradient or tape of micro-batch i, what is kept of it or held, and of which edge
  * or partition, as one number; 0: nothing. */
 static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access *a)
 {
-    int what = a->role == GPP__ROLE_HELD                                       ? 5
-               : a->role == GPP__ROLE_KEPT                                     ? 4
+    int what = a->role == GPP__ROLE_DEFERRED                                   ? 5
+               : a->role == GPP__ROLE_PARTIAL                                  ? 4
                : a->role == GPP__ROLE_TAPE                                     ? 3
                : a->role == GPP__ROLE_IN || a->role == GPP__ROLE_OUT           ? 1
                : a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT ? 2
@@ -150,12 +150,12 @@ static int value_of(const gpp__plan *plan, const gpp__task *t, const gpp__access
 }
 
 typedef struct memory {
-    int held[4][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* routes, tapes, what is kept, held: by j, slot */
+    int held[4][PLAN_RIG_R][2 * PLAN_RIG_M + 1]; /* edges, tapes, what is kept, held: by j, slot */
 } memory;
 
 static int *cell(memory *mem, const gpp__buffer *b)
 {
-    int list = b->cls == GPP__HELD ? 3 : b->cls == GPP__KEPT ? 2 : b->cls == GPP__TAPE;
+    int list = b->cls == GPP__DEFERRED ? 3 : b->cls == GPP__PARTIAL ? 2 : b->cls == GPP__TAPE;
     return &mem->held[list][b->j][b->slot];
 }
 
@@ -281,7 +281,7 @@ static int owner(const gpp__plan *plan, const gpp__task *t, int a)
 {
     const gpp__buffer *b = &plan->buffer[t->access[a].buffer];
     bool out = t->access[a].role == GPP__ROLE_OUT || t->access[a].role == GPP__ROLE_GRAD_OUT;
-    return b->cls == GPP__ROUTE && out ? plan->route[b->j].from : t->j;
+    return b->cls == GPP__EDGE && out ? plan->edge[b->j].from : t->j;
 }
 
 /* Accesses are of different buffers and ports, sizes are right, tables and tasks agree. */
@@ -359,7 +359,7 @@ Test(plan_run, a_backward_finds_what_a_forward_planned_apart_from_it_has_kept)
     }
 }
 
-/* --- the longest path */
+/* --- the longest path ------------------------------------------------------------------------- */
 
 /* Starts by tables and true dependencies alone. */
 static void free_starts(const plan_rig *r, const gpp__plan *plan, const double ms[], double start[])
@@ -444,8 +444,8 @@ Test(plan_run, norms_and_updates_come_after_what_they_wait_for_in_any_execution)
         r.spec.shape.update = true;
         r.spec.shape.norms = plan_rig_coin();
         r.spec.wait_for_all = plan_rig_coin();
-        for (int k = 0; k < r.spec.routes && round % 2; k++)
-            r.route[k].grad = plan_rig_coin();
+        for (int k = 0; k < r.spec.edges && round % 2; k++)
+            r.edge[k].grad = plan_rig_coin();
         use_any_schedule(&r);
         gpp__plan *plan = plan_rig_plan(&r);
         cr_assert_leq(plan->tasks, MOST_TASKS);
@@ -470,7 +470,7 @@ Test(plan_run, updates_wait_for_a_slow_partition_behind_a_broken_chain)
     double ms[MOST_TASKS], start[MOST_TASKS], end;
     plan_rig_init(&r, TRAIN, 3, 2, 2);
     r.spec.wait_for_all = true;
-    r.route[0].grad = false;
+    r.edge[0].grad = false;
     gpp__plan *plan = plan_rig_plan(&r);
     for (size_t k = 0; k < plan->tasks; k++)
         ms[k] = plan->task[k].kind != GPP__BACKWARD ? 1 : plan->task[k].j == 1 ? 100 : 2;
@@ -491,7 +491,7 @@ Test(plan_run, updates_by_norms_wait_for_the_slowest_partition_and_backwards_do_
         double ms[MOST_TASKS], start[MOST_TASKS], end;
         plan_rig_init(&r, TRAIN, 3, 2, 2);
         r.spec.shape.norms = true;
-        r.route[0].grad = r.route[1].grad = false;
+        r.edge[0].grad = r.edge[1].grad = false;
         gpp__plan *plan = plan_rig_plan(&r);
         for (size_t k = 0; k < plan->tasks; k++)
             ms[k] = plan->task[k].kind == GPP__BACKWARD && plan->task[k].j == slow ? 100 : 1;

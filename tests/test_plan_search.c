@@ -480,7 +480,7 @@ static size_t most_bytes(const rig *r, int first)
     o.balance = balance;
     o.chunks = r->plan.chunks;
     check(gpp__pipe_draft(&p, r->model, &o, &err), &err);
-    check(gpp__exec_plan(p, gpp__pipe_training(p), &rows, &plan, &err), &err);
+    check(gpp__task_graph_plan(p, gpp__pipe_training(p), &rows, &plan, &err), &err);
     size_t most = plan->bytes[0] > plan->bytes[1] ? plan->bytes[0] : plan->bytes[1];
     gpp__plan_free(plan);
     gpp_pipe_free(p);

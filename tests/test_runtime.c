@@ -111,11 +111,11 @@ Test(runtime, leaves_the_environment_as_it_was)
  * here is the build's business; that it is said is tested. */
 Test(runtime, a_gpu_that_cannot_be_had_is_refused_with_the_reason)
 {
-    static const char *const wish[] = {"cuda:999"};
+    static const char *const request[] = {"cuda:999"};
     for (int draft = 0; draft < 2; draft++) {
         gpp_error err = GPP_ERROR_INIT;
         gpp__runtime runtime;
-        gpp__wish w = {wish, 1, 1};
+        gpp__device_request w = {request, 1, 1};
         cr_assert_eq(draft ? gpp__runtime_draft_for(&runtime, &w, &err)
                            : gpp__runtime_acquire_for(&runtime, &w, &err),
                      GPP_OK, "%s", err.msg);
@@ -123,7 +123,7 @@ Test(runtime, a_gpu_that_cannot_be_had_is_refused_with_the_reason)
         gpp__device *device;
         int devices, device_of[1];
         gpp_status status =
-            gpp__devices_choose(&offer, wish, 1, 1, &device, &devices, device_of, &err);
+            gpp__devices_choose(&offer, request, 1, 1, &device, &devices, device_of, &err);
         cr_expect_eq(status, runtime.gpus.status);
         bool build =
             strstr(err.msg, "gridpipe was built without CUDA") || strstr(err.msg, "has no CUDA");
@@ -218,7 +218,7 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
             for (int k = 0; k < pipe->slots[c][j].count; k++) {
                 size_t copies = atomic_load(&pipe->slots[c][j].block[k]->copies);
                 moved += copies;
-                bool crosses = c == GPP__ROUTE && j == 0;
+                bool crosses = c == GPP__EDGE && j == 0;
                 bool read_by_host = c == GPP__LOSSES;
                 cr_expect(!copies || crosses || read_by_host, "%s of %d was copied %zu times",
                           gpp__class_name((gpp__class)c), j, copies);
@@ -244,10 +244,10 @@ Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
     gpp_error err = GPP_ERROR_INIT;
     cr_assert_eq(gpp__runtime_acquire(&runtime, &err), GPP_OK, "%s", err.msg);
     gpp__meter meter = {0};
-    gpp__block_data b = {.bytes = 1000};
+    gpp__handle b = {.bytes = 1000};
     b.charge[0].node = 1;
     b.charge[0].meter = &meter;
-    cr_assert_eq(gpp__block_register(&b, "a block", &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__handle_register(&b, "a block", &err), GPP_OK, "%s", err.msg);
     starpu_data_acquire_on_node(b.handle, 1, STARPU_W);
     starpu_data_release_on_node(b.handle, 1);
     cr_expect_eq(atomic_load(&meter.now), 1000);
@@ -255,7 +255,7 @@ Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
     starpu_data_release_on_node(b.handle, 0);
     cr_expect_eq(atomic_load(&b.copies), 1);
     cr_expect_eq(atomic_load(&meter.peak), 1000);
-    gpp__block_unregister(&b);
+    gpp__handle_unregister(&b);
     cr_expect_eq(atomic_load(&meter.now), 0);
     gpp__runtime_release(&runtime);
 }
@@ -264,7 +264,7 @@ Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
 static size_t copies_of_route(const gpp_pipe *pipe, int r, bool *on_node1)
 {
     size_t copies = 0;
-    const gpp__slots *s = &pipe->slots[GPP__ROUTE][r];
+    const gpp__slots *s = &pipe->slots[GPP__EDGE][r];
     *on_node1 = false;
     for (int k = 0; k < s->count; k++) {
         int allocated = 0, valid = 0, requested = 0;
@@ -343,7 +343,7 @@ Test(runtime, a_skip_goes_from_its_source_to_its_destination_and_nowhere_else)
  * not arrive): the operator there waits for it, for half a minute at most. */
 static gpp_pipe *prefetching;
 static atomic_bool prefetched;
-static bool on_its_way(gpp__block_data *b)
+static bool on_its_way(gpp__handle *b)
 {
     int allocated, valid, requested;
     starpu_data_query_status(b->handle, (int)prefetching->state[1].node, &allocated, &valid,
@@ -355,7 +355,7 @@ static gpp_status wait_forward(const gpp__kernel *k, const gpp__run *run, const 
     struct timespec now, end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += 30;
-    gpp__block_data *next = prefetching->slots[GPP__ROUTE][0].block[1];
+    gpp__handle *next = prefetching->slots[GPP__EDGE][0].block[1];
     while (run->row0[0] == 0 && !(prefetched = on_its_way(next))) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))

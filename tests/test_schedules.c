@@ -48,7 +48,7 @@ static int place(int kind, int n, int device_of[])
     return devices;
 }
 
-/* --- the list */
+/* --- the list --------------------------------------------------------------------------------- */
 
 Test(schedules, a_schedule_is_found_by_its_name_and_says_what_it_is)
 {
@@ -66,7 +66,7 @@ Test(schedules, a_schedule_is_found_by_its_name_and_says_what_it_is)
     cr_expect_null(gpp__schedule_find("1F1B"));
 }
 
-/* --- every table can run */
+/* --- every table can run ---------------------------------------------------------------------- */
 
 /* Where tasks are in their devices' tables: [kind][j][i + 1]. */
 typedef struct places {
@@ -180,7 +180,7 @@ Test(schedules, other_steps_than_forward_and_backward_have_gpipes_order)
         }
 }
 
-/* --- published orders */
+/* --- published orders ------------------------------------------------------------------------- */
 
 /* n = 4, m = 8, a line a device: PipeDream-flush's picture; and ZB-H1's, figure 3 of its paper. */
 static const struct published {
@@ -283,7 +283,7 @@ Test(schedules, interleaved_orders_are_megatrons_where_m_is_a_multiple_of_the_de
             }
 }
 
-/* --- in flight */
+/* --- in flight -------------------------------------------------------------------------------- */
 
 /* The most micro-batches of partition j whose F has begun and whose `last` is not done. */
 static int in_flight(const gpp__table *table, const gpp__step_shape *s, int j, int last)
@@ -342,7 +342,7 @@ Test(schedules, auto_keeps_to_its_limit_and_to_1f1bs_without_one)
                 }
 }
 
-/* --- how long a step takes */
+/* --- how long a step takes -------------------------------------------------------------------- */
 
 /* Milliseconds of a cell. */
 typedef struct costs {
@@ -373,8 +373,8 @@ static double step_time(const gpp__schedule *s, int n, int m, int devices, int c
     r.spec.shape.cost = told ? cost : NULL;
     for (int j = 0; j < n; j++) {
         r.device_of[j] = j % devices;
-        r.stage[j].held = 64;
-        r.route[j].backward_reads_in = true;
+        r.stage[j].deferred = 64;
+        r.edge[j].backward_reads_in = true;
     }
     gpp__plan *plan = plan_rig_plan(&r);
     cr_assert_null(plan->shape.cost, "a plan does not keep what it does not own");
@@ -521,7 +521,7 @@ Test(schedules, more_room_makes_auto_no_slower_and_twice_the_room_leaves_no_bubb
     }
 }
 
-/* --- what a plan needs */
+/* --- what a plan needs ------------------------------------------------------------------------ */
 
 Test(schedules, tapes_are_as_many_as_micro_batches_in_flight)
 {
@@ -532,7 +532,7 @@ Test(schedules, tapes_are_as_many_as_micro_batches_in_flight)
                 plan_rig_init(&r, TRAIN, n, m, 2);
                 r.spec.schedule = *s;
                 for (int j = 0; j < n; j++)
-                    r.stage[j].held = 100;
+                    r.stage[j].deferred = 100;
                 gpp__plan *plan = plan_rig_plan(&r);
                 for (int j = 0; j < n; j++) {
                     bool f = *s == &gpp__schedule_1f1b || *s == &gpp__schedule_interleaved;
@@ -542,7 +542,7 @@ Test(schedules, tapes_are_as_many_as_micro_batches_in_flight)
                         cr_assert_eq(got, want, "%s n=%d m=%d: %d tapes in %d", (*s)->name, n, m,
                                      got, j);
                     cr_assert_leq(got, want);
-                    int held = plan_rig_slots(plan, GPP__HELD, j);
+                    int held = plan_rig_slots(plan, GPP__DEFERRED, j);
                     if (*s == &gpp__schedule_zb_h1)
                         cr_assert_eq(held, least(m, j + 1), "W's lag by j");
                     cr_assert_eq(held > 0, (*s)->split);
@@ -563,9 +563,9 @@ Test(schedules, boundaries_of_1f1b_are_as_many_as_micro_batches_in_flight_before
                 r.spec.schedule = &gpp__schedule_1f1b;
                 gpp__plan *plan = plan_rig_plan(&r);
                 for (int j = 0; j < n - 1; j++)
-                    cr_assert_eq(plan_rig_slots(plan, GPP__ROUTE, j), least(m, n - j),
+                    cr_assert_eq(plan_rig_slots(plan, GPP__EDGE, j), least(m, n - j),
                                  "n=%d m=%d mode %d: %d slots behind %d", n, m, mode,
-                                 plan_rig_slots(plan, GPP__ROUTE, j), j);
+                                 plan_rig_slots(plan, GPP__EDGE, j), j);
                 gpp__plan_free(plan);
             }
 }
@@ -588,10 +588,10 @@ Test(schedules, a_w_adds_to_the_gradients_what_its_b_held_back)
         plan_rig_init(&r, TRAIN, 3, 4, 1);
         r.spec.schedule = &gpp__schedule_zb_h1;
         r.spec.accumulate = accumulate;
-        r.stage[0].held = r.stage[1].held = 300;
-        r.stage[0].kept = 50;
+        r.stage[0].deferred = r.stage[1].deferred = 300;
+        r.stage[0].partial = 50;
         r.stage[1].trains = false;
-        r.route[0].backward_reads_in = true;
+        r.edge[0].backward_reads_in = true;
         gpp__plan *plan = plan_rig_plan(&r);
         int mode, wrote, read;
         for (int i = 0; i < 4; i++) {
@@ -602,22 +602,22 @@ Test(schedules, a_w_adds_to_the_gradients_what_its_b_held_back)
             cr_expect_eq(mode, i == 0 && !accumulate ? GPP__WRITE : GPP__READWRITE);
             cr_expect_eq(w->first, i == 0 && !accumulate);
             cr_expect_not(b->first, "partition 0 has W's");
-            const gpp__buffer *held = role_of(plan, b, GPP__ROLE_HELD, &wrote);
-            cr_expect(held && held == role_of(plan, w, GPP__ROLE_HELD, &read));
+            const gpp__buffer *held = role_of(plan, b, GPP__ROLE_DEFERRED, &wrote);
+            cr_expect(held && held == role_of(plan, w, GPP__ROLE_DEFERRED, &read));
             cr_expect(wrote == GPP__WRITE && read == GPP__READ);
             cr_expect_eq(held->bytes, 320);
             cr_expect_eq(role_of(plan, b, GPP__ROLE_TAPE, &mode),
                          role_of(plan, w, GPP__ROLE_TAPE, &mode));
-            cr_expect_eq(role_of(plan, w, GPP__ROLE_KEPT, &mode) != NULL, i < 3);
+            cr_expect_eq(role_of(plan, w, GPP__ROLE_PARTIAL, &mode) != NULL, i < 3);
             cr_expect_not_null(role_of(plan, w, GPP__ROLE_PARAMS, &mode));
             cr_expect_null(role_of(plan, w, GPP__ROLE_GRAD_OUT, &mode));
             cr_expect_gt(w->clock, b->clock);
             cr_expect_eq(w->clock, 2 * 6 + i + 2);
         }
         cr_expect_eq(plan_rig_find(plan, GPP__WEIGHT, 0, 1), -1, "it trains nothing");
-        cr_expect_eq(plan_rig_slots(plan, GPP__HELD, 1), 0);
+        cr_expect_eq(plan_rig_slots(plan, GPP__DEFERRED, 1), 0);
         cr_expect_eq(plan->task[plan_rig_find(plan, GPP__BACKWARD, 0, 1)].first, !accumulate);
-        cr_expect_eq(plan_rig_slots(plan, GPP__HELD, 2), 0, "nothing to hold");
+        cr_expect_eq(plan_rig_slots(plan, GPP__DEFERRED, 2), 0, "nothing to hold");
         cr_expect_eq(plan->task[plan_rig_find(plan, GPP__UPDATE, -1, 0)].clock, 3 * 6);
         gpp__plan_free(plan);
     }
@@ -629,11 +629,11 @@ Test(schedules, a_backward_apart_is_split_where_the_schedule_is)
     plan_rig_init(&r, BACK, 3, 4, 1);
     r.spec.schedule = &gpp__schedule_zb_h1;
     for (int j = 0; j < 3; j++)
-        r.stage[j].held = 10;
+        r.stage[j].deferred = 10;
     gpp__plan *plan = plan_rig_plan(&r);
     for (int j = 0; j < 3; j++) {
         cr_expect_geq(plan_rig_find(plan, GPP__WEIGHT, 3, j), 0);
-        cr_expect_eq(plan_rig_slots(plan, GPP__HELD, j), 1, "W's follow their B's");
+        cr_expect_eq(plan_rig_slots(plan, GPP__DEFERRED, j), 1, "W's follow their B's");
     }
     gpp__plan_free(plan);
     plan_rig_init(&r, EVALUATE, 3, 4, 1);
@@ -678,7 +678,7 @@ Test(schedules, updates_that_wait_for_all_wait_for_every_w_and_no_w_waits_for_an
     }
 }
 
-/* --- tables of the user's */
+/* --- tables of the user's --------------------------------------------------------------------- */
 
 Test(schedules, a_table_written_and_read_again_is_the_same)
 {
@@ -914,7 +914,7 @@ Test(schedules, a_text_is_a_schedule)
     cr_expect_str_eq(err.msg, "the table of device 0 lacks R(1,0)", "%s", err.msg);
 }
 
-/* --- costs and limits */
+/* --- costs and limits ------------------------------------------------------------------------- */
 
 Test(schedules, costs_and_limits_that_make_no_sense_are_refused)
 {

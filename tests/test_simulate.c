@@ -20,7 +20,7 @@ static bool about(double a, double b)
     return fabs(a - b) <= ROUNDING * (fabs(b) > 1 ? fabs(b) : 1);
 }
 
-/* --- lists made by hand */
+/* --- lists made by hand ----------------------------------------------------------------------- */
 
 enum { MAX_TASKS = 8, MAX_ACCESSES = 4, MAX_BUFFERS = 4, MAX_DEVICES = 4, MAX_POINTS = 20 };
 
@@ -257,7 +257,7 @@ Test(simulate, what_is_lent_comes_from_the_hosts_node_once)
         script_init(&s, line);
         script_links(&s);
         s.buffer[0].device = 1;
-        s.buffer[0].lent = lent;
+        s.buffer[0].fetched = lent;
         gpp__sim_result r = run(&s.spec);
         cr_expect_float_eq(r.start_ms[0], lent * 0.02, 1e-9, "times are sums of few doubles");
         cr_expect_float_eq(r.start_ms[1], 1 + lent * 0.02, 1e-9);
@@ -267,7 +267,7 @@ Test(simulate, what_is_lent_comes_from_the_hosts_node_once)
     }
 }
 
-/* --- idle times */
+/* --- idle times ------------------------------------------------------------------------------- */
 
 Test(simulate, idle_time_is_told_apart_by_its_reason)
 {
@@ -296,7 +296,7 @@ Test(simulate, idle_time_is_told_apart_by_its_reason)
     gpp__sim_release(&r);
 }
 
-/* --- bytes over time */
+/* --- bytes over time -------------------------------------------------------------------------- */
 
 static const struct live_case {
     const char *why;
@@ -399,7 +399,7 @@ Test(simulate, a_buffer_is_alive_while_somebody_needs_what_is_in_it)
     }
 }
 
-/* --- plans */
+/* --- plans ------------------------------------------------------------------------------------ */
 
 /* What makes a plan a list; spec points into it. */
 typedef struct listed {
@@ -447,7 +447,7 @@ static gpp__plan *chain_plan(int n, int m, int mode)
 {
     bool trains = mode < 3;
     gpp__stage_sizes *stage = calloc((size_t)n, sizeof *stage);
-    gpp__route *route = calloc((size_t)n, sizeof *route);
+    gpp__edge *route = calloc((size_t)n, sizeof *route);
     int *device_of = calloc((size_t)n, sizeof *device_of);
     gpp__plan_spec spec = {.shape = {.partitions = n,
                                      .micro_batches = m,
@@ -461,13 +461,13 @@ static gpp__plan *chain_plan(int n, int m, int mode)
                                      .update = trains},
                            .schedule = &gpp__schedule_gpipe,
                            .stage = stage,
-                           .route = route,
-                           .routes = n};
+                           .edge = route,
+                           .edges = n};
     for (int j = 0; j < n; j++) {
         device_of[j] = j;
         stage[j] =
             (gpp__stage_sizes){.params = 64, .grads = 64, .tape = 640, .home = j, .trains = true};
-        route[j] = (gpp__route){
+        route[j] = (gpp__edge){
             .from = j, .to = j + 1, .bytes = 128, .grad = true, .recompute_reads_in = true};
     }
     gpp__plan *plan;
@@ -502,7 +502,7 @@ static gpp__sim_result run_plan(const gpp__plan *plan, const double ms[])
     return r;
 }
 
-/* --- closed formulas */
+/* --- closed formulas -------------------------------------------------------------------------- */
 
 static const int some_n[] = {1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 64};
 static const int some_m[] = {1, 2, 3, 5, 8, 17, 32, 64, 127, 128};
@@ -618,7 +618,7 @@ Test(simulate, bound_of_cells_computed_by_hand)
     }
 }
 
-/* --- any plan */
+/* --- any plan --------------------------------------------------------------------------------- */
 
 /* Between two nodes, as drawn plans have them, and how many transfers the list needs: told in the
  * order of the list, from the nodes that have a buffer's contents. */
@@ -741,7 +741,7 @@ Test(simulate, links_delay_any_plan_and_reorder_nothing)
     cr_expect_gt(transfers, 1000);
 }
 
-/* --- live bytes of plans */
+/* --- live bytes of plans ---------------------------------------------------------------------- */
 
 /* From when to when a buffer holds something, by start and end of tasks: a point in time is inside
  * where from <= time < to. */
@@ -838,7 +838,7 @@ Test(simulate, gpipe_keeps_a_boundary_of_each_micro_batch)
     for (size_t k = 0; k < sizeof gpipe_cases / sizeof *gpipe_cases; k++) {
         const struct gpipe_case *c = &gpipe_cases[k];
         gpp__plan *plan = chain_plan(3, c->m, c->mode);
-        size_t boundaries = live_of(plan, GPP__ROUTE, 1), tapes = live_of(plan, GPP__TAPE, 1);
+        size_t boundaries = live_of(plan, GPP__EDGE, 1), tapes = live_of(plan, GPP__TAPE, 1);
         cr_expect_eq(boundaries, c->boundaries * 128, "%s: %zu bytes of boundaries", c->why,
                      boundaries);
         cr_expect_eq(tapes, c->tapes * 640, "%s: %zu bytes of tapes", c->why, tapes);
@@ -846,7 +846,7 @@ Test(simulate, gpipe_keeps_a_boundary_of_each_micro_batch)
     }
 }
 
-/* --- large steps, no steps, wrong ones */
+/* --- large steps, no steps, wrong ones -------------------------------------------------------- */
 
 Test(simulate, a_large_step_takes_no_time)
 {

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <gridpipe.h>
 #include "base/status.h"
+#include <gridpipe.h>
 
 Test(status, every_code_has_its_own_name_and_a_text)
 {

@@ -677,7 +677,7 @@ Test(submit, evaluations_follow_one_another_through_the_partitions)
     }
 }
 
-/* --- an optimizer that waits --- */
+/* --- an optimizer that waits ------------------------------------------------------------------ */
 
 static const gpp_optimizer *plain;
 enum { SECOND = 5 * 3 }; /* elements of the second partition's weight */
@@ -1321,7 +1321,7 @@ Test(submit, stats_of_a_step_outlive_its_plan)
     gpp_pipe *p = small_pipe(2, 2);
     test_batch b = test_batch_new(p, 8, 1);
     OK(gpp_pipe_submit(p, &b.x, &b.target, NULL, &err), "first");
-    for (int rows = 9; rows < 9 + 2 * GPP__EXECS; rows++) {
+    for (int rows = 9; rows < 9 + 2 * GPP__TASK_GRAPHS; rows++) {
         test_batch other = test_batch_new(p, rows, 1);
         OK(gpp_pipe_evaluate(p, &other.x, NULL, NULL, NULL, &err), "of another size");
         test_batch_free(&other);

@@ -197,7 +197,7 @@ Test(table, flags_add_tasks_and_leave_the_order)
     }
 }
 
-/* --- several partitions on a device */
+/* --- several partitions on a device ----------------------------------------------------------- */
 
 static const struct placement {
     const char *why;
@@ -374,7 +374,7 @@ Test(table, a_window_keeps_partitions_together)
     gpp__table_release(&table);
 }
 
-/* --- refusals */
+/* --- refusals --------------------------------------------------------------------------------- */
 
 static const struct refusal {
     const char *why;

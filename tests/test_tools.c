@@ -1309,7 +1309,7 @@ Test(tools, every_command_has_a_help_text_and_a_place_in_the_manual)
     release(&o);
 }
 
-/* --- traces --- */
+/* --- traces ----------------------------------------------------------------------------------- */
 
 static const char traced_run[] =
     "run --model 'linear out=6 @a; relu; linear out=3' --input x.npy "

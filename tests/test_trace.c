@@ -17,7 +17,7 @@
 
 TestSuite(trace, .timeout = 300);
 
-/* --- traces of steps that ran --- */
+/* --- traces of steps that ran ----------------------------------------------------------------- */
 
 enum { CHUNKS = 3, ROWS = 12 };
 
@@ -234,7 +234,7 @@ Test(trace, a_step_that_fails_is_noted_with_what_ran)
     gpp_pipe_free(pipe);
 }
 
-/* --- a trace made by hand: two devices, two micro-batches, B twice as long as F --- */
+/* --- a trace made by hand: two devices, two micro-batches, B twice as long as F --------------- */
 
 /* Device 0 runs F0 F1 . . . B1 B0 U, device 1 . F0 L F1 L B1 B0 U; all times are whole. */
 static gpp_trace_task hand_task[] = {
@@ -270,7 +270,7 @@ static gpp_trace by_hand(void)
                        .point = hand_point};
 }
 
-/* --- files --- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 static char *text_of(const gpp_trace *t, gpp_trace_format format)
 {
@@ -416,7 +416,7 @@ Test(trace, files_that_contradict_themselves_are_refused_with_their_line)
     free(text);
 }
 
-/* --- what was planned --- */
+/* --- what was planned ------------------------------------------------------------------------- */
 
 static gpp_forecast_task planned_task[] = {
     {'F', 0, 0, 0, 0, 1}, {'F', 1, 0, 0, 1, 4}, {'L', 0, 1, 1, 3, 4}, {'B', 0, 1, 1, 4, 8}};
@@ -580,7 +580,7 @@ Test(trace, numbers_have_points_whatever_the_locale)
         free(plain[k]);
 }
 
-/* --- Chrome --- */
+/* --- Chrome ----------------------------------------------------------------------------------- */
 
 static const char *member(json_t *event, const char *key)
 {
@@ -657,7 +657,7 @@ Test(trace, chrome_json_has_planned_times_of_what_was_planned)
     gpp_trace_free(t);
 }
 
-/* --- Paje --- */
+/* --- Paje ------------------------------------------------------------------------------------- */
 
 /* What pj_dump makes of a trace; NULL: there is no pj_dump. */
 static char *dumped(const gpp_trace *t)
@@ -716,7 +716,7 @@ Test(trace, paje_of_a_real_trace_has_all_of_its_tasks)
     gpp_trace_free(t);
 }
 
-/* --- SVG --- */
+/* --- SVG -------------------------------------------------------------------------------------- */
 
 Test(trace, the_picture_has_a_rectangle_for_each_task_that_takes_time)
 {
@@ -733,7 +733,7 @@ Test(trace, the_picture_has_a_rectangle_for_each_task_that_takes_time)
     free(text);
 }
 
-/* --- reports --- */
+/* --- reports ---------------------------------------------------------------------------------- */
 
 Test(trace, idle_time_is_split_by_its_cause)
 {
@@ -859,7 +859,7 @@ Test(trace, overlapping_steps_count_no_time_twice)
     gpp_trace_report_free(r);
 }
 
-/* --- steps that overlap --- */
+/* --- steps that overlap ----------------------------------------------------------------------- */
 
 /* Steps submitted ahead, `ahead` at most before one is waited for. */
 static gpp_trace *submitted(int partitions, int steps, int ahead)
@@ -1079,7 +1079,7 @@ Test(trace, a_bound_does_not_have_a_device_before_it_has_ended_the_step_before)
     free(text);
 }
 
-/* --- planned and measured --- */
+/* --- planned and measured --------------------------------------------------------------------- */
 
 Test(trace, a_trace_that_knows_what_was_planned_is_compared_with_it)
 {

@@ -9,7 +9,7 @@
 #include "codelets/attr.h"
 #include "tests/user_rig.h"
 
-/* --- parameters --- */
+/* --- parameters ------------------------------------------------------------------------------- */
 
 static void declare_params(gpp_signature *s)
 {
@@ -65,7 +65,7 @@ Test(user_defs, each_parameter_of_each_layer_has_a_seed_of_its_own)
     user_rig_release(&r);
 }
 
-/* --- declarations that are refused --- */
+/* --- declarations that are refused ------------------------------------------------------------ */
 
 static void no_output(gpp_signature *s)
 {
@@ -191,7 +191,7 @@ Test(user_defs, declarations_that_cannot_be_are_refused_with_the_layer_named)
     }
 }
 
-/* --- definitions --- */
+/* --- definitions ------------------------------------------------------------------------------ */
 
 Test(user_defs, definitions_that_cannot_be_used_are_refused)
 {

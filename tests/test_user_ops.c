@@ -141,7 +141,7 @@ Test(user_ops, an_absent_popped_tensor_has_no_data)
     user_rig_release(&r);
 }
 
-/* --- the protocol, and what is reported --- */
+/* --- the protocol, and what is reported ------------------------------------------------------- */
 
 Test(user_ops, every_declared_skip_is_named_and_each_pop_once)
 {
@@ -232,7 +232,7 @@ Test(user_ops, what_a_function_returns_and_says_is_what_is_reported)
         }
 }
 
-/* --- what functions are given --- */
+/* --- what functions are given ----------------------------------------------------------------- */
 
 typedef struct seen {
     bool checkpointing, recomputing;
@@ -264,7 +264,7 @@ Test(user_ops, tensors_come_with_their_rows)
 {
     user_rig r;
     seen s;
-    user_script todo = {.look = look, .arg = &s, .declare = declare_many};
+    user_script todo = {.result = look, .arg = &s, .declare = declare_many};
     gpp_operator def = user_probe(&todo, false);
     gpp__desc in[] = {user_features(0), user_features(1), user_features(0)};
     in[2] = (gpp__desc){.dtype = GPP_I64, .batch = GPP_ROWS_FIXED, .rows = 6};
@@ -296,7 +296,7 @@ Test(user_ops, gradients_of_integers_have_no_data)
 {
     user_rig r;
     seen s;
-    user_script todo = {.look = look, .arg = &s};
+    user_script todo = {.result = look, .arg = &s};
     gpp_operator def = user_probe(&todo, false);
     gpp__desc in[] = {user_features(0)};
     in[0].dtype = GPP_I64;
@@ -312,7 +312,7 @@ Test(user_ops, flags_tell_a_checkpointed_forward_from_its_repetition)
 {
     user_rig r;
     seen s;
-    user_script todo = {.look = look, .arg = &s};
+    user_script todo = {.result = look, .arg = &s};
     gpp_operator def = user_probe(&todo, false);
     float x[ROWS * F] = {0}, y[ROWS * F];
     cr_assert_eq(user_rig_init(&r, &def, 1, (gpp__desc[]){user_features(0)}), GPP_OK);

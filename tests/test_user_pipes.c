@@ -130,7 +130,7 @@ Test(user_pipes, a_frozen_parameter_gets_no_gradient_and_costs_the_others_nothin
     gpp_model_free(model);
 }
 
-/* --- images --- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 enum { N = 2, C = 3, H = 4, W = 5, PIXELS = C * H * W };
 
@@ -208,7 +208,7 @@ Test(user_pipes, images_are_row_major_as_the_callers_are)
     gpp_model_free(model);
 }
 
-/* --- what nobody wants --- */
+/* --- what nobody wants ------------------------------------------------------------------------ */
 
 /* Only the second output of muladd goes on; that of another is for nobody. */
 Test(user_pipes, outputs_that_nobody_wants_can_be_written_all_the_same)
@@ -267,7 +267,7 @@ Test(user_pipes, no_gradient_passes_an_operator_without_a_backward)
     gpp_model_free(model);
 }
 
-/* --- names and owners --- */
+/* --- names and owners ------------------------------------------------------------------------- */
 
 Test(user_pipes, a_name_is_registered_once_and_before_the_input)
 {

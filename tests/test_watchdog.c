@@ -12,7 +12,7 @@
 
 TestSuite(watchdog, .timeout = 300);
 
-/* --- an operator that waits at a gate --- */
+/* --- an operator that waits at a gate --------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;

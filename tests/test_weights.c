@@ -15,8 +15,7 @@
 
 static const int64_t rows[] = {6, 5, 6, 4, 6, 6};
 
-/* --- what pytorch made
- * ------------------------------------------------------------------------------- */
+/* --- what pytorch made ------------------------------------------------------------------------ */
 
 /* Arrays of a reference file called `prefix`..., without it, in a file. */
 static void write_parameters(const test_vector *v, const char *prefix, const char *path)

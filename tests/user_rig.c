@@ -52,7 +52,7 @@ void user_rig_release(user_rig *r)
     free(r->saved);
 }
 
-/* --- gate --- */
+/* --- gate ------------------------------------------------------------------------------------- */
 
 static gpp_status gate_infer(gpp_signature *s)
 {
@@ -120,7 +120,7 @@ const gpp_operator user_gate = {
     .backward = gate_backward,
 };
 
-/* --- probe --- */
+/* --- probe ------------------------------------------------------------------------------------ */
 
 static gpp_status probe_infer(gpp_signature *s)
 {
@@ -145,8 +145,8 @@ static gpp_status probe_call(gpp_call *call)
         else
             gpp_call_pop(call, name);
     }
-    if (todo->look)
-        todo->look(call, todo->arg);
+    if (todo->result)
+        todo->result(call, todo->arg);
     if (todo->says)
         gpp_call_fail(call, todo->status, "%s", todo->says);
     return todo->status;

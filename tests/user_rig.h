@@ -36,7 +36,7 @@ typedef struct user_script {
     const char *acts; /* "sa na pa": stash a, stash none under a, pop a */
     gpp_status status;
     const char *says; /* with gpp_call_fail */
-    void (*look)(gpp_call *call, void *arg);
+    void (*result)(gpp_call *call, void *arg);
     void *arg;
     void (*declare)(gpp_signature *s); /* in its infer, which then returns `status` */
 } user_script;

@@ -86,8 +86,7 @@ char *tool_read_text(const char *path);
  * Free it. @return exit status, -1: go on */
 int tool_model_text(const char *model, const char *file, bool optional, char **text);
 
-/* --- amounts (amounts.c)
- * ------------------------------------------------------------------------ */
+/* --- amounts (amounts.c) ---------------------------------------------------------------------- */
 
 enum { TOOL_AMOUNT = 24 };
 

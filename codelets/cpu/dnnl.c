@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- one thread --- */
+/* --- one thread ------------------------------------------------------------------------------- */
 
 /* Of the OpenMP runtime that oneDNN is linked with; omp.h belongs to a compiler, not to it. */
 int omp_get_max_threads(void);
@@ -41,7 +41,7 @@ static gpp_status fail(gpp_error *err, dnnl_status_t status, const char *what)
     return gpp__fail(err, GPP_EKERNEL, "oneDNN: %s: status %d", what, (int)status);
 }
 
-/* --- descriptions --- */
+/* --- descriptions ----------------------------------------------------------------------------- */
 
 struct gpp__dnnl_conv {
     gpp__conv_shape shape;
@@ -121,7 +121,7 @@ static dnnl_status_t describe_way(const gpp__dnnl_conv *c, gpp__conv_way way, in
     return status;
 }
 
-/* --- layouts of weights --- */
+/* --- layouts of weights ----------------------------------------------------------------------- */
 
 static dnnl_status_t make_reorder(dnnl_engine_t engine, const dnnl_memory_desc_t *from,
                                   const dnnl_memory_desc_t *to, dnnl_primitive_t *out)
@@ -267,7 +267,7 @@ gpp_status gpp__dnnl_conv_unpack(const gpp__dnnl_conv *conv, const void *packed,
     return convert(conv, GPP__CONV_WEIGHTS, plain, packed, err);
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 enum { X, WEIGHTS, BIAS, Y, SCRATCH, ARGS };
 

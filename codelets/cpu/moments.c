@@ -16,7 +16,7 @@
 enum { LINES = 8, NARROW = 64, LANES = 16 };
 #define INLINE static inline __attribute__((always_inline))
 
-/* --- columns --- */
+/* --- columns ---------------------------------------------------------------------------------- */
 
 INLINE void add_moments(int lines, int64_t width, const float *restrict x,
                         const float *restrict shift, double *restrict s1, double *restrict s2)
@@ -88,7 +88,7 @@ VECTORISED static void mix(int64_t lines, int64_t width, const float *restrict x
             dx[c] = dy[c] * p[c] + (x[c] - shift[c]) * q[c] + r[c];
 }
 
-/* --- narrow lines --- */
+/* --- narrow lines ----------------------------------------------------------------------------- */
 
 /* How many lines are taken for one. */
 static int64_t together(int64_t lines, int64_t width)
@@ -180,7 +180,7 @@ void gpp__columns_mix(int64_t lines, int64_t width, const float *x, const float 
     mix(lines, width, x, dy, shift, p, q, r, dx);
 }
 
-/* --- lines --- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 INLINE double by_halves(double s[LANES])
 {

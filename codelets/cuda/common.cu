@@ -41,7 +41,7 @@ gpp_status gpp__cuda_accumulate(const gpp__cuda *cuda, float *sum, const float *
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- sums of columns --- */
+/* --- sums of columns -------------------------------------------------------------------------- */
 
 enum {
     COLUMNS = 32,    /* of a block: a line of memory */
@@ -120,7 +120,7 @@ gpp_status gpp__cuda_sum_columns(const gpp__cuda *cuda, const float *x, int64_t 
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- bfloat16 --- */
+/* --- bfloat16 --------------------------------------------------------------------------------- */
 
 /* The upper half of the number rounded to nearest, ties to even: an odd upper half goes up at
  * exactly half. A NaN keeps its sign and is made quiet, lest the carry make it an infinity. */

@@ -23,7 +23,7 @@ typedef struct context {
     void *workspace; /* of blas */
 } context;
 
-/* --- failures --- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 /* Where the failure was: the number of the layer or -1. */
 static gpp_status failed(gpp_status status, const char *library, const char *name, const char *text,
@@ -78,7 +78,7 @@ gpp_status gpp__cuda_launched(const gpp__layer *layer, gpp_error *err)
     return GPP__CUDA(cudaGetLastError(), layer, err);
 }
 
-/* --- handles --- */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 static cublasMath_t math_mode(gpp__math math)
 {

@@ -26,7 +26,7 @@ static bool is_plain(const gpp__conv_shape *s)
     return plain;
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 static void *aligned(void *at)
 {
@@ -109,7 +109,7 @@ gpp_status gpp__cuda_conv_run(const gpp__cuda_conv *conv, gpp__conv_way which, c
     return status == GPP_OK && refused ? run_one(conv, which, run, args, true, &refused) : status;
 }
 
-/* --- the convolution --- */
+/* --- the convolution -------------------------------------------------------------------------- */
 
 static gpp_status check_sizes(const gpp__cuda_conv *c, gpp_error *err)
 {

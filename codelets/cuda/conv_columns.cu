@@ -16,7 +16,7 @@
  */
 #include "codelets/cuda/conv_internal.h"
 
-/* --- sizes --- */
+/* --- sizes ------------------------------------------------------------------------------------ */
 
 static int64_t column_count(const gpp__conv_shape *s, int64_t rows)
 {
@@ -39,7 +39,7 @@ size_t gpp__conv_columns_bytes(const gpp__cuda_conv *c, const gpp__cuda *cuda, g
     return c->plain ? 0 : (size_t)column_count(&c->shape, c->way[which].chunk) * each;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 /* Of a convolution, in the kernels' integers; a line of either tensor has less than 2^31 numbers.
  */

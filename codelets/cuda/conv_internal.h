@@ -62,7 +62,7 @@ size_t gpp__conv_columns_bytes(const gpp__cuda_conv *conv, const gpp__cuda *cuda
                                gpp__conv_way way);
 gpp_status gpp__conv_by_columns(const gpp__conv_call *call, gpp__conv_way way);
 
-/* --- sizes --- */
+/* --- sizes ------------------------------------------------------------------------------------ */
 
 /** Of one group. */
 static inline int64_t gpp__conv_channels_in(const gpp__conv_shape *s)

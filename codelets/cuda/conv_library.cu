@@ -9,7 +9,7 @@
  */
 #include "codelets/cuda/conv_internal.h"
 
-/* --- descriptors --- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 /* From version 9 on there are kinds of it, 3000 to 3999. */
 static bool unsupported(cudnnStatus_t code)
@@ -91,7 +91,7 @@ static gpp_status describe(gpp__cuda_conv *c, const gpp__cuda *cuda, bool *known
     return tolerate(c, code, "descriptors of a convolution", err);
 }
 
-/* --- the choice --- */
+/* --- the choice ------------------------------------------------------------------------------- */
 
 static cudnnStatus_t workspace_of(const gpp__cuda_conv *c, const gpp__cuda *cuda,
                                   const gpp__conv_choice *w, cudnnConvolutionFwdAlgo_t algorithm,
@@ -218,7 +218,7 @@ gpp_status gpp__conv_choose(gpp__cuda_conv *c, const gpp__cuda *cuda, gpp_error 
     return status == GPP_OK ? choose_weights(c, cuda, err) : status;
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 static cudnnStatus_t try_one(const gpp__conv_call *k, gpp__conv_way which, int algorithm)
 {

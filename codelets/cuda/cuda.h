@@ -92,7 +92,7 @@ static inline gpp_status gpp__cudnn_check(cudnnStatus_t code, const char *call,
 /** To be returned by a function that has launched kernels: what the launches said. */
 gpp_status gpp__cuda_launched(const gpp__layer *layer, gpp_error *err);
 
-/* --- what several operators use (cuda/common.cu) --- */
+/* --- what several operators use (cuda/common.cu) ---------------------------------------------- */
 
 /** Bytes set, or copied, on the stream; 0 bytes are fine. */
 gpp_status gpp__cuda_zero(const gpp__cuda *cuda, void *to, size_t bytes, gpp_error *err);
@@ -115,7 +115,7 @@ gpp_status gpp__cuda_to_bf16(const gpp__cuda *cuda, const float *x, void *to, in
 gpp_status gpp__cuda_from_bf16(const gpp__cuda *cuda, const void *x, float *to, int64_t count,
                                gpp_error *err);
 
-/* --- losses, optimizers: their functions on a device --- */
+/* --- losses, optimizers: their functions on a device ------------------------------------------ */
 
 struct gpp__loss_call;
 struct gpp_optimizer;

@@ -19,7 +19,7 @@ enum {
     MOST_CHUNKS = 512 /* unless there would be more of these */
 };
 
-/* --- tiles --- */
+/* --- tiles ------------------------------------------------------------------------------------ */
 
 static int64_t divided_up(int64_t a, int64_t b)
 {
@@ -112,7 +112,7 @@ __device__ static inline int64_t sums_at(const gpp__channels *v, int64_t set, in
     return (set * v->chunks + chunk) * 2 * v->channels + c;
 }
 
-/* --- moments --- */
+/* --- moments ---------------------------------------------------------------------------------- */
 
 __global__ static void sum_moments(gpp__channels v, int64_t tiles, const float *x, double *sums)
 {
@@ -203,7 +203,7 @@ void gpp__channels_moments(const gpp__cuda *cuda, const gpp__channels *v, const 
                 *v, x, sums, eps, spread, record);
 }
 
-/* --- the map --- */
+/* --- the map ---------------------------------------------------------------------------------- */
 
 __global__ static void map_tiles(gpp__channels v, int64_t tiles, const float *x,
                                  const gpp__spread *spread, const float *weight, const float *bias,
@@ -231,7 +231,7 @@ void gpp__channels_map(const gpp__cuda *cuda, const gpp__channels *v, const floa
                 x, spread, weight, bias, y);
 }
 
-/* --- backward --- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* Σ dy, and Σ dy · (x - mean) for the float next to the mean. */
 __global__ static void sum_products(gpp__channels v, int64_t tiles, const float *x, const float *dy,
@@ -357,7 +357,7 @@ void gpp__channels_backward(const gpp__cuda *cuda, const gpp__channels *v, const
                 x, dy, spread, weight, m, to.dx);
 }
 
-/* --- norm of gradients --- */
+/* --- norm of gradients ------------------------------------------------------------------------ */
 
 static const int64_t PART = 4096, MOST_PARTS = 1024;
 

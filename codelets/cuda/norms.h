@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* --- normalisations --- */
+/* --- normalisations --------------------------------------------------------------------------- */
 
 /** What is known of a group. */
 typedef struct gpp__spread {
@@ -65,7 +65,7 @@ void gpp__channels_backward(const gpp__cuda *cuda, const gpp__channels *v, const
                             const float *dy, const gpp__spread *spread, const float *weight,
                             bool constant, gpp__channels_grads to, void *room);
 
-/* --- norm of gradients --- */
+/* --- norm of gradients ------------------------------------------------------------------------ */
 
 /** *sum = Σ x[k]² in double, in an order that the count alone fixes. All in device memory.
  * @param room  [gpp__cuda_squares_room] */
@@ -88,7 +88,7 @@ gpp_status gpp__cuda_clip_factor(const gpp__cuda *cuda, const double *sums, int6
 #ifdef __cplusplus
 } /* extern "C" */
 
-/* --- within a block --- */
+/* --- within a block --------------------------------------------------------------------------- */
 
 /* The smallest power of two that is no less than count, at most `most`, itself one. */
 static inline int gpp__power_of_two(int64_t count, int most)

@@ -37,7 +37,7 @@ __device__ static inline float factor_of(const arrays &a)
 #define LAUNCH(kernel, f, a)                                                                       \
     GPP__LAUNCH(kernel, gpp__blocks_of(cuda, (a).count), GPP__THREADS, cuda, f, a)
 
-/* --- adadelta --- */
+/* --- adadelta --------------------------------------------------------------------------------- */
 
 __global__ static void adadelta(gpp__adadelta_factors f, arrays a)
 {
@@ -61,7 +61,7 @@ gpp_status gpp__cuda_update_adadelta(struct gpp__cuda *cuda, const void *attr, i
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- adagrad --- */
+/* --- adagrad ---------------------------------------------------------------------------------- */
 
 __global__ static void adagrad(gpp__adagrad_factors f, arrays a)
 {
@@ -83,7 +83,7 @@ gpp_status gpp__cuda_update_adagrad(struct gpp__cuda *cuda, const void *attr, in
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- adam, adamw --- */
+/* --- adam, adamw ------------------------------------------------------------------------------ */
 
 __global__ static void adam(gpp__adam_factors f, arrays a)
 {
@@ -121,7 +121,7 @@ gpp_status gpp__cuda_update_adamw(struct gpp__cuda *cuda, const void *attr, int6
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- adamax --- */
+/* --- adamax ----------------------------------------------------------------------------------- */
 
 __global__ static void adamax(gpp__adamax_factors f, arrays a)
 {
@@ -145,7 +145,7 @@ gpp_status gpp__cuda_update_adamax(struct gpp__cuda *cuda, const void *attr, int
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- nadam --- */
+/* --- nadam ------------------------------------------------------------------------------------ */
 
 __global__ static void nadam(gpp__nadam_factors f, arrays a)
 {
@@ -169,7 +169,7 @@ gpp_status gpp__cuda_update_nadam(struct gpp__cuda *cuda, const void *attr, int6
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- rmsprop --- */
+/* --- rmsprop ---------------------------------------------------------------------------------- */
 
 __global__ static void rmsprop(gpp__rmsprop_factors f, arrays a)
 {
@@ -202,7 +202,7 @@ gpp_status gpp__cuda_update_rmsprop(struct gpp__cuda *cuda, const void *attr, in
     return gpp__cuda_launched(NULL, err);
 }
 
-/* --- sgd --- */
+/* --- sgd -------------------------------------------------------------------------------------- */
 
 __global__ static void sgd(gpp__sgd_factors f, arrays a)
 {

@@ -82,7 +82,7 @@ __device__ static inline int64_t scores_at(const positions *o, int64_t k)
     return (k / o->inner * o->classes) * o->inner + k % o->inner;
 }
 
-/* --- cross_entropy --- */
+/* --- cross_entropy ---------------------------------------------------------------------------- */
 
 /* Of one position's scores. */
 typedef struct sums {
@@ -189,7 +189,7 @@ __global__ static void cross_entropy(positions o, int64_t parts, double *part)
     }
 }
 
-/* --- nll --- */
+/* --- nll -------------------------------------------------------------------------------------- */
 
 __global__ static void nll(positions o, int64_t parts, double *part)
 {
@@ -209,7 +209,7 @@ __global__ static void nll(positions o, int64_t parts, double *part)
     }
 }
 
-/* --- both --- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 __global__ static void add_parts(const double *part, int64_t parts, double divisor, double *value)
 {

@@ -24,7 +24,7 @@ size_t gpp__pointwise_scratch_cuda(const void *attr, const gpp__desc *y, int64_t
     return gpp__align((size_t)parts_of(rows * gpp__desc_count(y)) * sizeof(double));
 }
 
-/* --- an element's loss, and its derivative in d --- */
+/* --- an element's loss, and its derivative in d ----------------------------------------------- */
 
 typedef enum kind { BCE, L1, MSE, SMOOTH_L1 } kind;
 
@@ -68,7 +68,7 @@ template <kind of> __device__ static inline double loss_of(float y, float t, dou
     return of == MSE ? mse(y, t, d) : smooth_l1(y, t, beta, d);
 }
 
-/* --- all elements --- */
+/* --- all elements ----------------------------------------------------------------------------- */
 
 typedef struct elements {
     int64_t count;

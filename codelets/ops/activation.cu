@@ -20,7 +20,7 @@ typedef struct numbers {
 typedef float (*forward_fn)(numbers n, float x);
 typedef float (*backward_fn)(numbers n, float a, float grad);
 
-/* --- running them --- */
+/* --- running them ----------------------------------------------------------------------------- */
 
 template <forward_fn F, int W>
 static __global__ void map(numbers n, const float *x, float *y, int64_t count)
@@ -99,7 +99,7 @@ static numbers no_numbers(const void *attr)
     return n;
 }
 
-/* --- relu --- */
+/* --- relu ------------------------------------------------------------------------------------- */
 
 __device__ static inline float relu_of(numbers, float x)
 {
@@ -113,7 +113,7 @@ __device__ static inline float relu_slope(numbers, float y, float grad)
 
 ACTIVATION(relu, no_numbers)
 
-/* --- hardtanh, and relu6, which is one --- */
+/* --- hardtanh, and relu6, which is one -------------------------------------------------------- */
 
 __device__ static inline float hardtanh_of(numbers n, float x)
 {
@@ -146,7 +146,7 @@ static numbers relu6_numbers(const void *attr)
 
 ACTIVATION(relu6, relu6_numbers)
 
-/* --- leaky_relu --- */
+/* --- leaky_relu ------------------------------------------------------------------------------- */
 
 __device__ static inline float leaky_relu_of(numbers n, float x)
 {
@@ -166,7 +166,7 @@ static numbers leaky_relu_numbers(const void *attr)
 
 ACTIVATION(leaky_relu, leaky_relu_numbers)
 
-/* --- elu --- */
+/* --- elu -------------------------------------------------------------------------------------- */
 
 __device__ static inline float elu_of(numbers n, float x)
 {
@@ -186,7 +186,7 @@ static numbers elu_numbers(const void *attr)
 
 ACTIVATION(elu, elu_numbers)
 
-/* --- sigmoid, silu, tanh --- */
+/* --- sigmoid, silu, tanh ---------------------------------------------------------------------- */
 
 __device__ static inline float sigmoid_of(numbers, float x)
 {
@@ -225,7 +225,7 @@ __device__ static inline float tanh_slope(numbers, float y, float grad)
 
 ACTIVATION(tanh, no_numbers)
 
-/* --- softplus: a is beta, b the threshold --- */
+/* --- softplus: a is beta, b the threshold ----------------------------------------------------- */
 
 __device__ static inline float softplus_of(numbers n, float x)
 {

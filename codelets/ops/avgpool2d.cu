@@ -27,7 +27,7 @@ typedef struct pool {
     int64_t rows, channels;
 } pool;
 
-/* --- windows --- */
+/* --- windows ---------------------------------------------------------------------------------- */
 
 /* k / by, and what is left. Divisions of 32 bits are several times faster. */
 __device__ static inline int64_t divided(int64_t k, int64_t by, int64_t *left)
@@ -95,7 +95,7 @@ __device__ static inline range windows_with(axis a, int64_t i)
     return r;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 __global__ static void average(pool p, const float *x, float *y)
 {
@@ -153,7 +153,7 @@ __global__ static void __launch_bounds__(GPP__THREADS, 4) spread(pool p, const f
     }
 }
 
-/* --- both operators --- */
+/* --- both operators --------------------------------------------------------------------------- */
 
 typedef axis (*axis_fn)(const gpp__layer *layer, int k);
 
@@ -198,7 +198,7 @@ static gpp_status backward(const gpp__kernel *kernel, const gpp__run *run, const
     return gpp__cuda_launched(kernel->layer, run->err);
 }
 
-/* --- avgpool2d --- */
+/* --- avgpool2d -------------------------------------------------------------------------------- */
 
 static axis axis_of_kernel(const gpp__layer *layer, int k)
 {
@@ -226,7 +226,7 @@ const gpp__kernels gpp__cuda_avgpool2d = {
     .backward = avgpool2d_backward,
 };
 
-/* --- adaptive_avgpool2d --- */
+/* --- adaptive_avgpool2d ----------------------------------------------------------------------- */
 
 static axis axis_of_sizes(const gpp__layer *layer, int k)
 {

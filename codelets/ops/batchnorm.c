@@ -55,7 +55,7 @@ static const gpp__key batchnorm_keys[] = {
     {.name = NULL},
 };
 
-/* --- shapes and parameters --- */
+/* --- shapes and parameters -------------------------------------------------------------------- */
 
 /* A parameter's place; NULL: the layer has none. */
 static void *place_of(const gpp__layer *layer, char *params, int which)
@@ -107,7 +107,7 @@ static double batchnorm_flops(const gpp__layer *layer)
     return 7 * (double)gpp__desc_count(&layer->in[0]);
 }
 
-/* --- records of statistics --- */
+/* --- records of statistics -------------------------------------------------------------------- */
 
 static size_t batchnorm_stats_bytes(const gpp__layer *layer)
 {
@@ -176,7 +176,7 @@ static gpp_status batchnorm_commit(const gpp__layer *layer, const gpp__run *run,
     return GPP_OK;
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 typedef struct pass {
     int64_t channels, rows, length; /* length: numbers of one channel in one row */

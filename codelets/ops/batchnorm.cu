@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 static const gpp__batchnorm_attr *attr_of(const gpp__layer *layer)
 {
@@ -97,7 +97,7 @@ static gpp_status batchnorm_backward(const gpp__kernel *kernel, const gpp__run *
     return gpp__cuda_launched(layer, run->err);
 }
 
-/* --- running statistics --- */
+/* --- running statistics ----------------------------------------------------------------------- */
 
 /* Channel c of a record. */
 typedef struct record {

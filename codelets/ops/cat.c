@@ -57,7 +57,7 @@ static gpp_status run_parts(const gpp__kernel *kernel, gpp__pool *pool, const pa
     return GPP_OK;
 }
 
-/* --- cat --- */
+/* --- cat -------------------------------------------------------------------------------------- */
 
 static gpp_status check_part(const gpp__layer *layer, int t, int axis, gpp_error *err)
 {
@@ -126,7 +126,7 @@ const gpp_op gpp_op_cat = {
     .cuda = GPP__CUDA_KERNELS(cat),
 };
 
-/* --- split --- */
+/* --- split ------------------------------------------------------------------------------------ */
 
 static gpp_status split_infer(gpp__layer *layer, gpp_error *err)
 {

@@ -20,7 +20,7 @@
 
 enum { WEIGHT = GPP__CONVOLUTION_WEIGHT, BIAS = GPP__CONVOLUTION_BIAS };
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 gpp_status gpp__convolution_expect(const gpp__layer *layer, gpp_error *err)
 {
@@ -78,7 +78,7 @@ gpp__conv_shape gpp__convolution_shape(const gpp__layer *layer, const gpp__desc 
     return s;
 }
 
-/* --- stores --- */
+/* --- stores ----------------------------------------------------------------------------------- */
 
 typedef struct conv_store {
     const gpp__convolution *how;
@@ -186,7 +186,7 @@ gpp_status gpp__convolution_unpack(const gpp__store *store, const gpp__run *run,
     return GPP_OK;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 typedef struct conv_kernel {
     int units;

@@ -27,7 +27,7 @@ static size_t bias_offset(const gpp__layer *layer)
     return gpp__align((size_t)layer->param[WEIGHT].count * sizeof(float));
 }
 
-/* --- stores --- */
+/* --- stores ----------------------------------------------------------------------------------- */
 
 /* Where element `k` of (out, kH, kW, in) is in (out, in, kH, kW). */
 __device__ static inline int64_t plain_place(int64_t k, int64_t channels, int64_t taps)
@@ -96,7 +96,7 @@ static gpp_status unpack(const gpp__store *store, const gpp__run *run, const cha
     return status;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 static gpp__conv_way forward_way(bool transposed)
 {
@@ -201,7 +201,7 @@ static gpp_status backward(const gpp__kernel *kernel, const gpp__run *run, const
     return status == GPP_OK ? gpp__cuda_launched(kernel->layer, run->err) : status;
 }
 
-/* --- the operators --- */
+/* --- the operators ---------------------------------------------------------------------------- */
 
 static gpp_status conv2d_prepare(gpp__kernel *kernel, gpp_error *err)
 {

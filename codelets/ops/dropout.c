@@ -220,7 +220,7 @@ static gpp_status dropout_backward(const gpp__kernel *kernel, const gpp__run *ru
     return io->grad_in[0] ? apply(kernel, run, io->grad_out[0], io->grad_in[0]) : GPP_OK;
 }
 
-/* --- whole channels --- */
+/* --- whole channels --------------------------------------------------------------------------- */
 
 typedef struct channel_pass {
     const float *factor, *x; /* factor: [rows][channels] */

@@ -73,7 +73,7 @@ static gpp_status dropout_backward(const gpp__kernel *kernel, const gpp__run *ru
 
 const gpp__kernels gpp__cuda_dropout = {.forward = dropout_forward, .backward = dropout_backward};
 
-/* --- whole channels --- */
+/* --- whole channels --------------------------------------------------------------------------- */
 
 /* y[row][pixel][c] = x[row][pixel][c] · factor[row][c], in packs of W channels; y may be x. */
 template <int W>

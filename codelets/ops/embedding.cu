@@ -30,7 +30,7 @@ enum {
     AHEAD = 8           /* rows that a summing thread asks for at once */
 };
 
-/* --- forward --- */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 /* Packs of W columns. */
 template <int W>
@@ -63,7 +63,7 @@ static gpp_status embedding_forward(const gpp__kernel *kernel, const gpp__run *r
     return gpp__cuda_launched(kernel->layer, run->err);
 }
 
-/* --- sorting --- */
+/* --- sorting ---------------------------------------------------------------------------------- */
 
 /* A position and its index; num stands for all indices out of range. */
 typedef struct entry {
@@ -150,7 +150,7 @@ static const entry *sort_entries(const gpp__cuda *cuda, sort s, int64_t num)
     return s.from;
 }
 
-/* --- summing --- */
+/* --- summing ---------------------------------------------------------------------------------- */
 
 typedef struct scatter {
     const entry *sorted;
@@ -210,7 +210,7 @@ static __global__ void add_runs(scatter s)
     }
 }
 
-/* --- backward --- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* Scratch: the entries twice, and places. */
 static size_t entries_bytes(int64_t count)

@@ -48,7 +48,7 @@ static const gpp__key groupnorm_keys[] = {
 };
 static const gpp__key instancenorm_keys[] = {EPS, AFFINE(0), {.name = NULL}};
 
-/* --- shapes and parameters --- */
+/* --- shapes and parameters -------------------------------------------------------------------- */
 
 static gpp_status infer(gpp__layer *layer, int least_rank, gpp_error *err)
 {
@@ -104,7 +104,7 @@ static double groupnorm_flops(const gpp__layer *layer)
     return 8 * (double)gpp__desc_count(&layer->in[0]);
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 typedef struct group {
     double mean, rstd;

@@ -214,7 +214,7 @@ void gpp__sum(gpp__pool *pool, const float *const in[], int inputs, float *out, 
     gpp__parallel(pool, gpp__units_of(count), sum_unit, &s);
 }
 
-/* --- boxes --- */
+/* --- boxes ------------------------------------------------------------------------------------ */
 
 typedef struct box_call {
     const gpp__box *box;

@@ -7,7 +7,7 @@
  */
 #include "codelets/ops/internal.h"
 
-/* --- sums --- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 typedef struct sum {
     const float *in[GPP__MAX_TENSORS];
@@ -44,7 +44,7 @@ void gpp__cuda_sum(const gpp__cuda *cuda, const void *const in[], int inputs, vo
                 cuda, s);
 }
 
-/* --- boxes --- */
+/* --- boxes ------------------------------------------------------------------------------------ */
 
 static bool box_in_fours(const gpp__box *box, const void *big, const void *small)
 {
@@ -125,7 +125,7 @@ void gpp__cuda_box_get(const gpp__cuda *cuda, const gpp__box *box, const void *b
                 b, count_of(&b), (const float *)big, (float *)small);
 }
 
-/* --- overlays --- */
+/* --- overlays --------------------------------------------------------------------------------- */
 
 /* The element of the smaller tensor that lies at place[] in the larger one; -1: none does. */
 __device__ static inline int64_t inside(const gpp__box *box, int64_t row, const int64_t place[3])

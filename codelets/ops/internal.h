@@ -102,7 +102,7 @@ void gpp__box_run(gpp__pool *pool, const gpp__box *box, gpp__box_way way, float 
 gpp__box gpp__box_along(int64_t rows, const gpp__desc *big, const gpp__desc *small, int axis,
                         int64_t at);
 
-/* --- on CUDA (internal.cu): launched on the device's stream --- */
+/* --- on CUDA (internal.cu): launched on the device's stream ----------------------------------- */
 
 struct gpp__cuda;
 

@@ -87,7 +87,7 @@ static double layernorm_flops(const gpp__layer *layer)
     return 8 * (double)gpp__desc_count(&layer->in[0]);
 }
 
-/* --- lines --- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 /* x̂ = (x - shift) · rstd + rest: what forward keeps of a line. */
 typedef struct line {
@@ -158,7 +158,7 @@ VECTORISED static void add_grads_one(const line *l, int64_t count, const float *
     add_grads(1, l, count, x, dy, weight, bias);
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 typedef struct pass {
     int64_t lines, count; /* numbers in a line */

@@ -59,7 +59,7 @@ static gpp_status layernorm_prepare(gpp__kernel *kernel, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- along lines --- */
+/* --- along lines ------------------------------------------------------------------------------ */
 
 /* Up to 16 numbers a thread, as long as a block can have so many. */
 static dim3 threads_for_lines(const shape *s)
@@ -143,7 +143,7 @@ __global__ static void differentiate(shape s, const float *x, const float *dy, c
     }
 }
 
-/* --- down columns --- */
+/* --- down columns ----------------------------------------------------------------------------- */
 
 /* sums: [chunks][2][count], of dy · x̂ and of dy. */
 __global__ static void sum_columns(shape s, const float *x, const float *dy, const line *kept,
@@ -183,7 +183,7 @@ __global__ static void write_grads(shape s, const double *sums, bool accumulate,
     }
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 /* A parameter's place; NULL: the layer has none. */
 static float *place_of(const gpp__layer *layer, const char *params, int p)

@@ -56,7 +56,7 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 static int64_t features(const gpp__layer *layer)
 {
@@ -95,7 +95,7 @@ static double linear_flops(const gpp__layer *layer)
     return 2.0 * (double)gpp__desc_count(&layer->out[0]) * (double)features(layer);
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 typedef struct call {
     int64_t rows, in, out; /* rows of this block */
@@ -229,7 +229,7 @@ static void weights_unit(void *arg, int unit, int thread)
         bias_columns(c, n0, n1);
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 static int64_t row_count(const gpp__kernel *kernel)
 {

@@ -69,7 +69,7 @@ typedef struct pool_plan {
     bool vectors; /* else one channel at a time */
 } pool_plan;
 
-/* --- eight channels at a time --- */
+/* --- eight channels at a time ----------------------------------------------------------------- */
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
@@ -207,7 +207,7 @@ static int64_t vector_gather(const pool_plan *p, const hit *hh, int nh, const fl
 }
 #endif
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 static axis axis_of(const gpp__layer *layer, int k)
 {
@@ -288,7 +288,7 @@ static double maxpool2d_flops(const gpp__layer *layer)
     return (double)gpp__desc_count(&layer->out[0]) * (double)(attr->kernel[0] * attr->kernel[1]);
 }
 
-/* --- tables --- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 static void axis_release(axis *a)
 {
@@ -340,7 +340,7 @@ static bool axis_init(axis *a, int64_t out)
     return true;
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 typedef struct pass {
     const pool_plan *plan;
@@ -443,7 +443,7 @@ static void backward_unit(void *arg, int unit, int thread)
         backward_line(call, line);
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 static void maxpool2d_release(gpp__kernel *kernel)
 {

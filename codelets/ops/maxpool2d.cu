@@ -49,7 +49,7 @@ static gpp_status maxpool2d_prepare(gpp__kernel *kernel, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- places --- */
+/* --- places ----------------------------------------------------------------------------------- */
 
 /* k / by, and what is left. Divisions of 32 bits are several times faster. */
 __device__ static inline int64_t divided(int64_t k, int64_t by, int64_t *left)
@@ -109,7 +109,7 @@ __device__ static inline int64_t place_in(axis a, int64_t i, int64_t o)
     return a.dilation == 1 ? off : off % a.dilation ? -1 : off / a.dilation;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 __global__ static void take_largest(pool p, const float *x, float *y, void *places)
 {

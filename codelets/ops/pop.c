@@ -37,7 +37,7 @@ static const char *const modes[] = {"add", "cat", NULL};
 static const gpp__key combine_keys[] = {HOW_KEYS, {.name = NULL}};
 static const gpp__key pop_keys[] = {GPP__SKIP_KEYS, HOW_KEYS, {.name = NULL}};
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 /* Index of the dimension to join along; -1 when tensors are added. Checked by infer. */
 static int join_axis(const gpp__layer *layer)
@@ -111,7 +111,7 @@ static double pop_flops(const gpp__layer *layer)
                : 0;
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 gpp__box gpp__pop_box(const gpp__kernel *kernel, int t)
 {

@@ -21,7 +21,7 @@ typedef struct resample {
     table there[2], back[2]; /* height, width */
 } resample;
 
-/* --- tables --- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 static void table_release(table *t)
 {
@@ -121,7 +121,7 @@ gpp_status gpp__resample_prepare(gpp__kernel *kernel, gpp__window_fn window, gpp
                            layer->op->name, layer->index, layer->label);
 }
 
-/* --- sums --- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 #define LANES 8
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));

@@ -67,7 +67,7 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* --- shapes --- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 static gpp_status self_attention_infer(gpp__layer *layer, gpp_error *err)
 {
@@ -102,7 +102,7 @@ static double self_attention_flops(const gpp__layer *layer)
     return 8 * T * D * D + 4 * T * T * D;
 }
 
-/* --- products with the weights --- */
+/* --- products with the weights ---------------------------------------------------------------- */
 
 /* c[m][n] = or += a[m][k] · b + bias; b is [k][n], or [n][k] when transposed. */
 typedef struct product {
@@ -224,7 +224,7 @@ static void add_weights(weights p, float *scratch, gpp__pool *pool)
     }
 }
 
-/* --- one head of one row --- */
+/* --- one head of one row ---------------------------------------------------------------------- */
 
 typedef struct pass {
     int64_t rows, length, width, heads, depth; /* T, D, columns of a head */
@@ -481,7 +481,7 @@ static void head_unit(void *arg, int unit, int thread)
     }
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 static pass pass_of(const gpp__kernel *kernel)
 {

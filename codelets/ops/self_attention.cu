@@ -69,7 +69,7 @@ static plan plan_of(const gpp__kernel *kernel)
     return p;
 }
 
-/* --- memory --- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static size_t norm_bytes(const plan *p)
 {
@@ -174,7 +174,7 @@ static gpp_status attention_prepare(gpp__kernel *kernel, gpp_error *err)
     return status;
 }
 
-/* --- kernels: one block a query of a strip --- */
+/* --- kernels: one block a query of a strip ---------------------------------------------------- */
 
 /* Scores of query i of slot s (of outer and inner) are at (s · most + i) · step. */
 typedef struct strip {
@@ -261,7 +261,7 @@ template <typename operand> static __global__ void slopes(strip s, operand *prob
     }
 }
 
-/* --- strips --- */
+/* --- strips ----------------------------------------------------------------------------------- */
 
 typedef struct call {
     const gpp__kernel *kernel;
@@ -464,7 +464,7 @@ static gpp_status every_strip(call *c, gpp_status (*strip)(const call *))
     return status;
 }
 
-/* --- the products around --- */
+/* --- the products around ---------------------------------------------------------------------- */
 
 static const void *weights_of(const call *c, int weight)
 {
@@ -534,7 +534,7 @@ static gpp_status add_weights(const call *c, int weight, const float *dy, const 
     return status;
 }
 
-/* --- one call --- */
+/* --- one call --------------------------------------------------------------------------------- */
 
 static call call_of(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {

@@ -33,7 +33,7 @@ GPP__ELEMENT float weight_of(float x)
     return gpp__pick(x < -87.0f, 0.0f, gpp__exp(x));
 }
 
-/* --- rows whose elements are neighbours --- */
+/* --- rows whose elements are neighbours ------------------------------------------------------- */
 
 VECTORISED static float row_top(const float *x, int64_t count)
 {
@@ -149,7 +149,7 @@ static void row_backward(bool log, const float *y, const float *grad_y, float *g
     finish_back(log, y, grad_y, row_mean(log, y, grad_y, count), grad_x, count);
 }
 
-/* --- columns side by side --- */
+/* --- columns side by side --------------------------------------------------------------------- */
 
 VECTORISED static void columns_forward(bool is_log, const float *x, float *y, int64_t length,
                                        int64_t step, int columns)
@@ -208,7 +208,7 @@ VECTORISED static void columns_backward(bool log, const float *y, const float *g
     }
 }
 
-/* --- kernels --- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 typedef struct pass {
     bool log;

@@ -38,7 +38,7 @@ typedef struct resample {
     int64_t rows, channels; /* channels: of packs */
 } resample;
 
-/* --- tables --- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
 __device__ static inline window window_of(const resample *r, const axis *a, int64_t o)
 {
@@ -87,7 +87,7 @@ static __global__ void fill_ranges(resample r)
             r.w.ranges[k - r.h.in] = range_of(&r.w, k - r.h.in);
 }
 
-/* --- pixels --- */
+/* --- pixels ----------------------------------------------------------------------------------- */
 
 /* Element k of an image of `height` lines of `width` pixels. */
 typedef struct place {
@@ -149,7 +149,7 @@ template <int W> static __global__ void backward(resample r, const float *grad_y
     }
 }
 
-/* --- the operator --- */
+/* --- the operator ----------------------------------------------------------------------------- */
 
 static size_t windows_bytes(const gpp__layer *layer)
 {

@@ -37,16 +37,16 @@ static void lay_tape(gpp__program *p, gpp__grouping *g)
     p->info.tape_bytes = at;
 }
 
-static gpp__place place_of(const gpp__program *p, const gpp__grouping *g, int v, bool tape)
+static gpp__location place_of(const gpp__program *p, const gpp__grouping *g, int v, bool tape)
 {
     int group = g->group[v];
     if (p->local[group].in_port >= 0)
-        return (gpp__place){GPP__AT_IN, (uint16_t)p->local[group].in_port, 0};
+        return (gpp__location){GPP__AT_IN, (uint16_t)p->local[group].in_port, 0};
     if (g->out[group] >= 0)
-        return (gpp__place){GPP__AT_OUT, (uint16_t)g->out[group], 0};
+        return (gpp__location){GPP__AT_OUT, (uint16_t)g->out[group], 0};
     if (tape && g->group_kept[group])
-        return (gpp__place){GPP__AT_TAPE, 0, g->tape_at[group]};
-    return (gpp__place){GPP__AT_SCRATCH, 0, 0};
+        return (gpp__location){GPP__AT_TAPE, 0, g->tape_at[group]};
+    return (gpp__location){GPP__AT_SCRATCH, 0, 0};
 }
 
 /* --- ways ------------------------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static void redirect(const gpp__program *p, const gpp__grouping *g, gpp__way *wa
         way->copies[v] = false;
         if (way->write[v].block != GPP__AT_OUT)
             continue;
-        way->write[v] = (gpp__place){GPP__AT_SCRATCH, 0, 0};
+        way->write[v] = (gpp__location){GPP__AT_SCRATCH, 0, 0};
         if (!is_available(p, g, g->version[v]))
             way->read[v] = way->write[v];
     }
@@ -97,7 +97,7 @@ static void redirect(const gpp__program *p, const gpp__grouping *g, gpp__way *wa
 
 /* Extends the life of a group's scratch to step k, if that is where it is. */
 static void touch(const gpp__program *p, const gpp__grouping *g, gpp__span *span, int v,
-                  const gpp__place *place, int time)
+                  const gpp__location *place, int time)
 {
     gpp__span *s = &span[g->group[v]];
     (void)p;
@@ -188,7 +188,7 @@ static gpp_status build_way(gpp__program *p, gpp__pass pass, const gpp__grouping
 
 /* --- ports ------------------------------------------------------------------------------------ */
 
-static gpp__port *port_at(gpp__program *p, gpp__place place)
+static gpp__port *port_at(gpp__program *p, gpp__location place)
 {
     return place.block == GPP__AT_IN    ? &p->port[place.port]
            : place.block == GPP__AT_OUT ? &p->port[p->stage->ins + place.port]
@@ -231,7 +231,7 @@ static gpp_status make_ports(gpp__program *p, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- all of it ------------------------------------------------------------------------------- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 gpp_status gpp__program_place(gpp__program *p, gpp_error *err)
 {

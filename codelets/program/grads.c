@@ -81,11 +81,11 @@ static void choose_grad_blocks(gpp__program *p, const int *group, int *in_port)
             in_port[group[v]] = p->local[v].in_port;
     for (int v = 0; v < p->locals; v++) {
         int g = group[v];
-        p->grad[v] = !p->local[v].grad ? (gpp__place){GPP__AT_NOWHERE, 0, 0}
+        p->grad[v] = !p->local[v].grad ? (gpp__location){GPP__AT_NOWHERE, 0, 0}
                      : p->local[g].out_port >= 0
-                         ? (gpp__place){GPP__AT_GRAD_OUT, (uint16_t)p->local[g].out_port, 0}
-                     : in_port[g] >= 0 ? (gpp__place){GPP__AT_GRAD_IN, (uint16_t)in_port[g], 0}
-                                       : (gpp__place){GPP__AT_SCRATCH, 0, 0};
+                         ? (gpp__location){GPP__AT_GRAD_OUT, (uint16_t)p->local[g].out_port, 0}
+                     : in_port[g] >= 0 ? (gpp__location){GPP__AT_GRAD_IN, (uint16_t)in_port[g], 0}
+                                       : (gpp__location){GPP__AT_SCRATCH, 0, 0};
     }
 }
 
@@ -96,14 +96,14 @@ static void hold_gradients(gpp__program *p, const int *group)
 {
     size_t at = 0;
     for (int v = 0; v < p->locals; v++)
-        p->held[v] = (gpp__place){GPP__AT_NOWHERE, 0, 0};
+        p->held[v] = (gpp__location){GPP__AT_NOWHERE, 0, 0};
     for (int v = 0; v < p->locals; v++) {
         const gpp__step *s = &p->step[p->local[v].born];
         bool wanted = p->local[v].born > 0 && s->active && s->trains && !s->view;
         if (!wanted || !p->local[v].grad)
             continue;
         size_t bytes = p->local[v].bytes;
-        p->held[v] = (gpp__place){GPP__AT_HELD, 0, at};
+        p->held[v] = (gpp__location){GPP__AT_DEFERRED, 0, at};
         for (int u = 0; u < p->locals; u++) {
             if (!p->local[u].grad || group[u] != group[v] || p->grad[u].block != GPP__AT_SCRATCH)
                 continue;
@@ -112,7 +112,7 @@ static void hold_gradients(gpp__program *p, const int *group)
         }
         at += gpp__align(bytes);
     }
-    p->info.held_bytes = at;
+    p->info.deferred_bytes = at;
 }
 
 /* Which gradients are the same memory, by local. */

@@ -12,17 +12,17 @@ typedef enum gpp__block {
     GPP__AT_IN, /* a port's memory: in-port, out-port, or their gradients */
     GPP__AT_OUT,
     GPP__AT_TAPE,
-    GPP__AT_KEPT,
-    GPP__AT_HELD,
+    GPP__AT_PARTIAL,
+    GPP__AT_DEFERRED,
     GPP__AT_SCRATCH,
     GPP__AT_GRAD_OUT,
     GPP__AT_GRAD_IN
 } gpp__block;
-typedef struct gpp__place {
+typedef struct gpp__location {
     uint8_t block;
     uint16_t port;
     size_t offset;
-} gpp__place;
+} gpp__location;
 
 /** A value inside the program. Step 0 is before the first operator, steps + 1 behind the last. */
 typedef struct gpp__local {
@@ -52,29 +52,30 @@ typedef struct gpp__step {
 
 /** One way through the steps. */
 typedef struct gpp__way {
-    int *root;                /* [locals] first value of those that are the same bytes */
-    gpp__place *write, *read; /* [locals] where a value is made, and found */
-    bool *copies;             /* [locals] a value goes out by copy, from where it is read */
-    bool *runs;               /* [steps + 1] step k calls its kernel */
-    size_t *scratch_at;       /* [steps + 1] */
+    int *root;                   /* [locals] first value of those that are the same bytes */
+    gpp__location *write, *read; /* [locals] where a value is made, and found */
+    bool *copies;                /* [locals] a value goes out by copy, from where it is read */
+    bool *runs;                  /* [steps + 1] step k calls its kernel */
+    size_t *scratch_at;          /* [steps + 1] */
     size_t scratch_bytes;
 } gpp__way;
 
 /** One move of a phase: a step forwards or backwards, and where its tensors are. */
 typedef struct gpp__action {
     int step;
-    bool back, keeps;     /* keeps: forwards, it saves what it saves for its backward */
-    const gpp__place *at; /* its inputs, then its outputs */
-    gpp__place saved;
+    bool back, keeps;        /* keeps: forwards, it saves what it saves for its backward */
+    const gpp__location *at; /* its inputs, then its outputs */
+    gpp__location saved;
     size_t scratch_at;
 } gpp__action;
 
 /** A recomputation and a backward that follow a script (program.h). */
 typedef struct gpp__phase {
-    int calls, split;       /* those before `split` are the recomputation's */
-    gpp__action *call;      /* [calls] */
-    gpp__place *place;      /* of all calls */
-    gpp__place *kept_saved; /* [steps + 1] where the forward saves; GPP__AT_NOWHERE: it does not */
+    int calls, split;     /* those before `split` are the recomputation's */
+    gpp__action *call;    /* [calls] */
+    gpp__location *place; /* of all calls */
+    gpp__location
+        *kept_saved; /* [steps + 1] where the forward saves; GPP__AT_NOWHERE: it does not */
 } gpp__phase;
 
 struct gpp__program {
@@ -90,9 +91,10 @@ struct gpp__program {
     gpp__local *local; /* [locals] */
     gpp__port *port;   /* [ins + outs] what info points to */
     gpp__way way[GPP__PASSES];
-    gpp__place *grad;  /* [locals] */
-    gpp__phase *phase; /* NULL: everything is kept, or recomputed at once */
-    gpp__place *held; /* [locals] with a split backward: where the gradient of what an operator that
+    gpp__location *grad; /* [locals] */
+    gpp__phase *phase;   /* NULL: everything is kept, or recomputed at once */
+    gpp__location
+        *held; /* [locals] with a split backward: where the gradient of what an operator that
                          trains has made stays; GPP__AT_NOWHERE: of no such. NULL: not split */
 };
 

@@ -123,8 +123,8 @@ typedef struct gpp__port {
 /** What a program needs. Flags depend on the layers alone, not on the rows. */
 typedef struct gpp__program_info {
     size_t tape_bytes, scratch_bytes; /* scratch: the most of all ways */
-    size_t kept_bytes;                /* 0 without a script */
-    size_t held_bytes;                /* 0 without a split backward */
+    size_t partial_bytes;             /* 0 without a script */
+    size_t deferred_bytes;            /* 0 without a split backward */
     const gpp__port *in, *out;        /* [ins], [outs] of the stage */
 } gpp__program_info;
 
@@ -138,7 +138,7 @@ gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage,
                             gpp_error *err);
 void gpp__program_free(gpp__program *program);
 
-/* --- keeping a part --- */
+/* --- keeping a part --------------------------------------------------------------------------- */
 
 /** Consecutive operators that are kept, or computed again, together: nothing is overwritten in
  * place across their ends. */

@@ -5,7 +5,7 @@
 #include "codelets/move.h"
 #include "codelets/program/internal.h"
 
-static char *block_of(const gpp__cell_io *io, gpp__place at)
+static char *block_of(const gpp__cell_io *io, gpp__location at)
 {
     switch ((gpp__block)at.block) {
     case GPP__AT_IN:
@@ -14,9 +14,9 @@ static char *block_of(const gpp__cell_io *io, gpp__place at)
         return io->out[at.port];
     case GPP__AT_TAPE:
         return io->tape;
-    case GPP__AT_KEPT:
+    case GPP__AT_PARTIAL:
         return io->kept;
-    case GPP__AT_HELD:
+    case GPP__AT_DEFERRED:
         return io->held;
     case GPP__AT_SCRATCH:
         return io->scratch;
@@ -30,7 +30,7 @@ static char *block_of(const gpp__cell_io *io, gpp__place at)
     return NULL;
 }
 
-static char *at(const gpp__cell_io *io, gpp__place place)
+static char *at(const gpp__cell_io *io, gpp__location place)
 {
     char *base = block_of(io, place);
     return base ? base + place.offset : NULL;
@@ -55,14 +55,14 @@ static char *data_of(const gpp__local *v, char *base)
 }
 
 /* A value's data is behind the head of the value whose memory it is, in whose place it is found. */
-static char *data_at(const gpp__program *p, const int root[], int v, gpp__place place,
+static char *data_at(const gpp__program *p, const int root[], int v, gpp__location place,
                      const gpp__cell_io *cell)
 {
     return data_of(&p->local[root[v]], at(cell, place));
 }
 
 /* A call of a step on its way. @param room  [2 · GPP__MAX_TENSORS] for its places */
-static gpp__action call_of(const gpp__program *p, const gpp__way *way, int k, gpp__place room[])
+static gpp__action call_of(const gpp__program *p, const gpp__way *way, int k, gpp__location room[])
 {
     const gpp__step *s = &p->step[k];
     int ins = s->layer->in_count;
@@ -74,7 +74,7 @@ static gpp__action call_of(const gpp__program *p, const gpp__way *way, int k, gp
 }
 
 /* The backward of a step that finds everything where keeping forwards leave it. */
-static gpp__action back_of(const gpp__program *p, int k, gpp__place room[])
+static gpp__action back_of(const gpp__program *p, int k, gpp__location room[])
 {
     const gpp__step *s = &p->step[k];
     const gpp__way *way = &p->way[GPP__PASS_KEEP];
@@ -223,12 +223,12 @@ static void note_lap(const gpp__cell_io *cell, int k)
 }
 
 /* Where step k saves for its backward on this way, GPP__AT_NOWHERE: it does not. */
-static gpp__place saves(const gpp__program *p, gpp__pass pass, int k)
+static gpp__location saves(const gpp__program *p, gpp__pass pass, int k)
 {
     if (pass == GPP__PASS_KEEP || pass == GPP__PASS_RECOMPUTE)
-        return (gpp__place){GPP__AT_TAPE, 0, p->step[k].saved_at};
+        return (gpp__location){GPP__AT_TAPE, 0, p->step[k].saved_at};
     return pass == GPP__PASS_DROP && p->phase ? p->phase->kept_saved[k]
-                                              : (gpp__place){GPP__AT_NOWHERE, 0, 0};
+                                              : (gpp__location){GPP__AT_NOWHERE, 0, 0};
 }
 
 /* The script's moves up to the first backward one. */
@@ -248,7 +248,7 @@ static gpp_status recompute_by_script(const gpp__program *p, const gpp__run *run
 gpp_status gpp__program_forward(const gpp__program *p, gpp__pass pass, const gpp__run *run,
                                 const gpp__cell_io *cell)
 {
-    gpp__place room[2 * GPP__MAX_TENSORS];
+    gpp__location room[2 * GPP__MAX_TENSORS];
     if (p->empty) {
         clear_outputs(p, pass, run, cell);
         return GPP_OK;
@@ -484,7 +484,7 @@ static gpp_status backward_by_script(const gpp__program *p, const gpp__run *run,
 gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
                                  const gpp__cell_io *cell)
 {
-    gpp__place room[2 * GPP__MAX_TENSORS];
+    gpp__location room[2 * GPP__MAX_TENSORS];
     clear_inputs(p, run, cell, p->empty);
     if (p->empty) {
         for (int k = 1; k <= p->steps; k++)
@@ -505,7 +505,7 @@ gpp_status gpp__program_backward(const gpp__program *p, const gpp__run *run,
 
 gpp_status gpp__program_weight(const gpp__program *p, const gpp__run *run, const gpp__cell_io *cell)
 {
-    gpp__place room[2 * GPP__MAX_TENSORS];
+    gpp__location room[2 * GPP__MAX_TENSORS];
     for (int k = p->steps; k >= 1; k--) {
         const gpp__step *s = &p->step[k];
         if (!s->active || p->empty) {

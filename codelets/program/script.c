@@ -252,18 +252,18 @@ static void touch(writer *w, int number, int q)
 }
 
 /* Where a tensor is read: by its instance, or, where that is FIXED, at a place known now. */
-static gpp__place read_place(const writer *w, int v, int *which)
+static gpp__location read_place(const writer *w, int v, int *which)
 {
     int root = w->g.version[v], group = w->g.group[root];
     *which = FIXED;
     if (w->p->local[group].in_port >= 0)
-        return (gpp__place){GPP__AT_IN, (uint16_t)w->p->local[group].in_port, 0};
+        return (gpp__location){GPP__AT_IN, (uint16_t)w->p->local[group].in_port, 0};
     if (is_there(w->p, &w->g, root))
-        return (gpp__place){GPP__AT_OUT, (uint16_t)w->g.out[group], 0};
+        return (gpp__location){GPP__AT_OUT, (uint16_t)w->g.out[group], 0};
     *which = w->current[group];
     if (*which == FIXED)
-        return (gpp__place){GPP__AT_KEPT, 0, w->lasts_at[group]};
-    return (gpp__place){GPP__AT_NOWHERE, 0, 0};
+        return (gpp__location){GPP__AT_PARTIAL, 0, w->lasts_at[group]};
+    return (gpp__location){GPP__AT_NOWHERE, 0, 0};
 }
 
 /* What step `s` writes as output `v` now: a new instance where a group begins. */
@@ -277,7 +277,7 @@ static int write_instance(writer *w, int v, int q)
     return number;
 }
 
-static void place_forward(writer *w, int q, gpp__action *c, gpp__place *at, int *which)
+static void place_forward(writer *w, int q, gpp__action *c, gpp__location *at, int *which)
 {
     const gpp__step *s = step_of(w, q);
     int ins = s->layer->in_count;
@@ -294,11 +294,11 @@ static void place_forward(writer *w, int q, gpp__action *c, gpp__place *at, int 
     w->saved_now[c->step] = w->saved_by[q] = saved;
 }
 
-static void place_backward(writer *w, int q, gpp__action *c, gpp__place *at, int *which)
+static void place_backward(writer *w, int q, gpp__action *c, gpp__location *at, int *which)
 {
     const gpp__step *s = step_of(w, q);
     for (int t = 0; t < tensors_of(s); t++) {
-        at[t] = (gpp__place){GPP__AT_NOWHERE, 0, 0};
+        at[t] = (gpp__location){GPP__AT_NOWHERE, 0, 0};
         which[t] = FIXED;
         if (backward_reads(w, s, t))
             at[t] = read_place(w, tensor(s, t), &which[t]);
@@ -312,7 +312,7 @@ static void place_backward(writer *w, int q, gpp__action *c, gpp__place *at, int
 /* The calls, with instances in place of places. A call's number is its move's until the end. */
 static void make_calls(writer *w)
 {
-    gpp__place *at = w->phase->place;
+    gpp__location *at = w->phase->place;
     int *which = w->which;
     for (int q = 0; q < w->moves; q++) {
         const gpp__step *s = step_of(w, q);
@@ -339,13 +339,13 @@ static void lay_kept(writer *w)
             at += gpp__align(w->g.bytes[v]);
         }
     for (int k = 1; k <= w->p->steps; k++) {
-        w->phase->kept_saved[k] = (gpp__place){GPP__AT_NOWHERE, 0, 0};
+        w->phase->kept_saved[k] = (gpp__location){GPP__AT_NOWHERE, 0, 0};
         if (!w->wants_saved[k])
             continue;
-        w->phase->kept_saved[k] = (gpp__place){GPP__AT_KEPT, 0, at};
+        w->phase->kept_saved[k] = (gpp__location){GPP__AT_PARTIAL, 0, at};
         at += gpp__align(w->p->step[k].kernel.saved_bytes);
     }
-    w->p->info.kept_bytes = at;
+    w->p->info.partial_bytes = at;
 }
 
 /* The forward writes what it keeps where it stays. */
@@ -354,10 +354,10 @@ static gpp_status place_drop(writer *w, gpp_error *err)
     gpp__way *way = &w->p->way[GPP__PASS_DROP];
     for (int v = 0; v < w->p->locals; v++) {
         int group = w->g.group[w->g.version[v]];
-        if (way->write[v].block == GPP__AT_KEPT) /* by an earlier script */
-            way->write[v] = way->read[v] = (gpp__place){GPP__AT_SCRATCH, 0, 0};
+        if (way->write[v].block == GPP__AT_PARTIAL) /* by an earlier script */
+            way->write[v] = way->read[v] = (gpp__location){GPP__AT_SCRATCH, 0, 0};
         if (w->lasts[group])
-            way->write[v] = way->read[v] = (gpp__place){GPP__AT_KEPT, 0, w->lasts_at[group]};
+            way->write[v] = way->read[v] = (gpp__location){GPP__AT_PARTIAL, 0, w->lasts_at[group]};
     }
     return gpp__place_scratch(w->p, &w->g, way, err);
 }
@@ -422,20 +422,20 @@ static gpp_status place_instances(writer *w, size_t *scratch, gpp_error *err)
 
 static void settle_places(writer *w)
 {
-    gpp__place *at = w->phase->place;
+    gpp__location *at = w->phase->place;
     const int *which = w->which;
     for (int q = 0; q < w->moves; q++) {
         gpp__action *c = &w->phase->call[q];
         for (int t = 0; t < tensors_of(step_of(w, q)); t++, at++, which++) {
             const instance *i = *which == FIXED ? NULL : &w->made[*which];
             if (i && (c->back || w->runs[q]))
-                *at = (gpp__place){i->stays ? GPP__AT_TAPE : GPP__AT_SCRATCH, 0, i->span.offset};
+                *at = (gpp__location){i->stays ? GPP__AT_TAPE : GPP__AT_SCRATCH, 0, i->span.offset};
         }
         if (c->back)
             c->scratch_at = w->p->step[c->step].backward_scratch_at;
         c->saved = w->saved_by[q] == FIXED
                        ? w->phase->kept_saved[c->step]
-                       : (gpp__place){GPP__AT_TAPE, 0, w->made[w->saved_by[q]].span.offset};
+                       : (gpp__location){GPP__AT_TAPE, 0, w->made[w->saved_by[q]].span.offset};
     }
 }
 
@@ -463,7 +463,7 @@ static void mark_ports(gpp__program *p)
     for (int q = 0; q < p->phase->calls; q++) {
         const gpp__action *c = &p->phase->call[q];
         for (int t = 0; t < tensors_of(&p->step[c->step]); t++) {
-            gpp__place at = c->at[t];
+            gpp__location at = c->at[t];
             bool in = at.block == GPP__AT_IN, out = at.block == GPP__AT_OUT;
             gpp__port *port = &p->port[out ? p->stage->ins + at.port : at.port];
             if (in || out)

@@ -10,12 +10,11 @@
 
 #include "codelets/move.h"
 
-/* --- a cell's surroundings
- * ----------------------------------------------------------------------------------------- */
+/* --- a cell's surroundings -------------------------------------------------------------------- */
 
 /** A worker may serve several pipes, whose devices are other cores: it moves when it changes
  * between them. */
-static void go_home(const gpp__seat *device)
+static void go_home(const gpp__executor *device)
 {
     static _Thread_local uint64_t bound_to;
     if (bound_to == device->id)
@@ -30,7 +29,7 @@ char *gpp__cell_buffer(const gpp__cell *c, void *buffers[], gpp__role role)
 {
     for (int a = 0; a < c->accesses; a++)
         if (c->access[a].role == role)
-            return gpp__block_pointer(buffers[a]);
+            return gpp__handle_pointer(buffers[a]);
     return NULL;
 }
 
@@ -92,7 +91,7 @@ static void find_inputs(const gpp__cell *c, call *at, char **in, char **grad_in)
         const gpp__value *v = value_of(s, s->in, k);
         if (v->producer != GPP__CALLER)
             continue;
-        in[k] = c->device->far ? NULL : piece_of_input(&c->job->x[v->producer_slot], c);
+        in[k] = c->device->fetches ? NULL : piece_of_input(&c->job->x[v->producer_slot], c);
         grad_in[k] =
             stand_in(at, piece(&c->job->grad_x[v->producer_slot], c), bytes_of_value(v, c->rows));
     }
@@ -108,13 +107,13 @@ static void find_ports(const gpp__cell *c, void *buffers[], call *at)
     find_inputs(c, at, in, grad_in);
     for (int a = 0; a < c->accesses; a++) {
         char **ports = c->access[a].role == GPP__ROLE_IN         ? in
-                       : c->access[a].role == GPP__ROLE_LENT     ? in
+                       : c->access[a].role == GPP__ROLE_FETCHED  ? in
                        : c->access[a].role == GPP__ROLE_OUT      ? out
                        : c->access[a].role == GPP__ROLE_GRAD_IN  ? grad_in
                        : c->access[a].role == GPP__ROLE_GRAD_OUT ? grad_out
                                                                  : NULL;
         if (ports)
-            ports[c->access[a].port] = gpp__block_pointer(buffers[a]);
+            ports[c->access[a].port] = gpp__handle_pointer(buffers[a]);
     }
     at->io.in = (const char *const *)in;
     at->io.out = out;
@@ -129,8 +128,8 @@ static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, 
                  .io = {
                      .params = gpp__cell_buffer(c, buffers, GPP__ROLE_PARAMS),
                      .tape = gpp__cell_buffer(c, buffers, GPP__ROLE_TAPE),
-                     .kept = gpp__cell_buffer(c, buffers, GPP__ROLE_KEPT),
-                     .held = gpp__cell_buffer(c, buffers, GPP__ROLE_HELD),
+                     .kept = gpp__cell_buffer(c, buffers, GPP__ROLE_PARTIAL),
+                     .held = gpp__cell_buffer(c, buffers, GPP__ROLE_DEFERRED),
                      .grads = gpp__cell_buffer(c, buffers, GPP__ROLE_GRADS),
                      .accumulate = !c->first,
                      .stats = stats ? stats + (size_t)c->i * c->stage->stats_bytes : NULL,
@@ -167,8 +166,7 @@ static gpp__run cell_run(const gpp__cell *c, gpp_error *error)
     return run;
 }
 
-/* --- what the kinds do
- * --------------------------------------------------------------------------------------------- */
+/* --- what the kinds do ------------------------------------------------------------------------ */
 
 static gpp_status forward(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
@@ -217,11 +215,11 @@ size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc
 static const char *given_to_end(const gpp__cell *c, void *buffers[], gpp__end_port port,
                                 const void *theirs)
 {
-    if (!theirs || !c->device->far)
+    if (!theirs || !c->device->fetches)
         return theirs;
     for (int a = 0; a < c->accesses; a++)
-        if (c->access[a].role == GPP__ROLE_LENT_END && c->access[a].port == port)
-            return gpp__block_pointer(buffers[a]);
+        if (c->access[a].role == GPP__ROLE_FETCHED_END && c->access[a].port == port)
+            return gpp__handle_pointer(buffers[a]);
     return NULL;
 }
 
@@ -279,7 +277,7 @@ static gpp_status loss(gpp__cell *c, void *buffers[], const gpp__run *run)
     gpp_status status = run->mover ? loss_there(c, buffers, run, &l) : c->job->loss->run(&l);
     if (status != GPP_OK || !c->job->nan_is_error || !l.rows)
         return status;
-    return run->mover ? gpp__cell_look(c, run, l.value, sizeof *l.value, judge_loss)
+    return run->mover ? gpp__cell_inspect(c, run, l.value, sizeof *l.value, judge_loss)
                       : judge_loss(c, l.value, run->err);
 }
 
@@ -292,7 +290,7 @@ static gpp_status seed(gpp__cell *c, void *buffers[], const gpp__run *run)
         const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
         const char *theirs = given_to_end(c, buffers, GPP__END_GRAD + v->consumer_slot,
                                           piece(&c->job->grad_y[v->consumer_slot], c));
-        char *ours = gpp__block_pointer(buffers[a]);
+        char *ours = gpp__handle_pointer(buffers[a]);
         if (theirs)
             gpp__copy_bytes(run, ours, theirs, bytes_of_value(v, c->rows));
         else
@@ -310,15 +308,13 @@ static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
         const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
         char *theirs = piece(&c->job->y[v->consumer_slot], c);
         if (theirs)
-            gpp__copy_bytes(run, theirs, gpp__block_pointer(buffers[a]),
+            gpp__copy_bytes(run, theirs, gpp__handle_pointer(buffers[a]),
                             bytes_of_value(v, c->rows));
     }
     return GPP_OK;
 }
 
-/* --- codelets
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- codelets --------------------------------------------------------------------------------- */
 
 typedef gpp_status (*cell_fn)(gpp__cell *c, void *buffers[], const gpp__run *run);
 
@@ -339,11 +335,11 @@ static void work(gpp__cell *c, void *buffers[], cell_fn fn)
         gpp__cell_failed(c, status, &error);
 }
 
-gpp_status gpp__cell_look(gpp__cell *c, const gpp__run *run, const void *from, size_t bytes,
-                          gpp__judge judge)
+gpp_status gpp__cell_inspect(gpp__cell *c, const gpp__run *run, const void *from, size_t bytes,
+                             gpp__inspector inspect)
 {
-    gpp__copy_bytes(run, c->look, from, bytes);
-    c->judge = judge;
+    gpp__copy_bytes(run, c->result, from, bytes);
+    c->inspect = inspect;
     return GPP_OK;
 }
 
@@ -356,7 +352,7 @@ void gpp__cell_done(void *cell)
         c->start = fmax(c->start, c->device->last_end);
         c->device->last_end = c->end = fmax(gpp__cell_now(), c->start);
     }
-    gpp_status status = c->judge ? c->judge(c, c->look, &error) : GPP_OK;
+    gpp_status status = c->inspect ? c->inspect(c, c->result, &error) : GPP_OK;
     if (status != GPP_OK)
         gpp__cell_failed(c, status, &error);
 }
@@ -366,7 +362,7 @@ static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
     c->worker = starpu_worker_get_id();
     c->start = c->end = gpp__cell_now();
     c->updated = false;
-    c->judge = NULL;
+    c->inspect = NULL;
     atomic_store(&c->begun, c->job->run); /* whoever stops the job sees this, or is seen by it */
     work(c, buffers, fn);
     atomic_store_explicit(&c->ended, c->job->run, memory_order_release);

@@ -16,15 +16,15 @@
 #include <starpu.h>
 #include <stdatomic.h>
 
-#include "codelets/tasks/handle.h"
 #include "codelets/loss.h"
 #include "codelets/optimizer.h"
 #include "codelets/program/program.h"
+#include "codelets/tasks/handle.h"
 #include "codelets/tasks/role.h"
 
 /** A device while a pipe lives: a worker, its cores, the threads of the other cores; or a worker
  * that drives a CUDA device. */
-typedef struct gpp__seat {
+typedef struct gpp__executor {
     uint64_t id; /* of this device of this pipe, unique in the process: workers remember whose they
                     are bound to */
     hwloc_topology_t topology;
@@ -32,10 +32,11 @@ typedef struct gpp__seat {
     gpp__pool *pool;
     char **ports;           /* room for the ports of any cell: a device runs one at a time */
     struct gpp__cuda *cuda; /* for tasks to launch on; NULL: CPU cores */
-    bool far; /* does not reach the caller's memory: what it reads of it is lent (graph/run/fetch.c) */
+    bool
+        fetches; /* does not reach the caller's memory: what it reads of it is lent (graph/run/fetch.c) */
     const struct gpp__mover *mover; /* NULL: CPU cores */
     double last_end;                /* of a task; where tasks run behind the worker's back */
-} gpp__seat;
+} gpp__executor;
 
 /** A dense tensor of the caller, by rows. */
 typedef struct gpp__rows {
@@ -99,12 +100,12 @@ typedef struct gpp__job {
 
 struct gpp__cell;
 /** What a value means that a cell's device has made for the host to see. */
-typedef gpp_status (*gpp__judge)(struct gpp__cell *cell, const void *value, gpp_error *err);
-enum { GPP__LOOK = 8 }; /* bytes of such a value */
+typedef gpp_status (*gpp__inspector)(struct gpp__cell *cell, const void *value, gpp_error *err);
+enum { GPP__RESULT_BYTES = 8 }; /* bytes of such a value */
 
 typedef struct gpp__cell {
     gpp__job *job;
-    gpp__seat *device;
+    gpp__executor *device;
     const gpp__stage *stage;
     const gpp__program *program;
     gpp__pass pass; /* of a forward */
@@ -116,8 +117,9 @@ typedef struct gpp__cell {
     const gpp__access *access; /* [accesses] what the task's buffers are */
     double start, end;         /* seconds, CLOCK_MONOTONIC; equal when it did not run */
     int worker;                /* that ran it */
-    void *look;       /* [GPP__LOOK] page-locked memory for the value that is judged; NULL: cores */
-    gpp__judge judge; /* when the device is done; NULL: nothing to judge */
+    void *
+        result; /* [GPP__RESULT_BYTES] page-locked memory for the value that is judged; NULL: cores */
+    gpp__inspector inspect;            /* when the device is done; NULL: nothing to judge */
     atomic_uint_fast64_t begun, ended; /* the last of the job's runs in which it has */
 } gpp__cell;
 

@@ -16,11 +16,11 @@ typedef struct block_interface {
     uintptr_t
         ptr; /* what starpu_interface_copy takes: the address, and an offset that is 0 for us */
     size_t bytes;
-    gpp__block_data *account;
+    gpp__handle *account;
 } block_interface;
 
 /* Whose memory `node` is; NULL: nobody's, such as the host's copy of what a GPU has made. */
-static gpp__meter *meter_of(const gpp__block_data *b, unsigned node)
+static gpp__meter *meter_of(const gpp__handle *b, unsigned node)
 {
     for (int c = 0; c < 2; c++)
         if (b->charge[c].meter && b->charge[c].node == node)
@@ -59,35 +59,35 @@ static void on_register(starpu_data_handle_t handle, home_number home_node, void
     }
 }
 
-static uintptr_t take_reserved(gpp__block_data *b, unsigned node)
+static uintptr_t take_reserved(gpp__handle *b, unsigned node)
 {
     for (int c = 0; c < 2; c++)
         if (b->charge[c].reserved && b->charge[c].node == node &&
-            !atomic_exchange(&b->charge[c].lent, true))
+            !atomic_exchange(&b->charge[c].in_use, true))
             return b->charge[c].reserved;
     return 0;
 }
 
 /** Whether `ptr` was reserved memory, which stays ours. */
-static bool give_back(gpp__block_data *b, uintptr_t ptr)
+static bool give_back(gpp__handle *b, uintptr_t ptr)
 {
     for (int c = 0; c < 2; c++)
         if (b->charge[c].reserved == ptr) {
-            atomic_store(&b->charge[c].lent, false);
+            atomic_store(&b->charge[c].in_use, false);
             return true;
         }
     return false;
 }
 
-/* Where a block that lends is in the host's memory; without data, somewhere. */
-static uintptr_t lent_place(const gpp__block_data *b)
+/* Where a block that fetches is in the host's memory; without data, somewhere. */
+static uintptr_t lent_place(const gpp__handle *b)
 {
-    return b->theirs ? b->theirs : (uintptr_t)b;
+    return b->source ? b->source : (uintptr_t)b;
 }
 
-static bool is_lent(const gpp__block_data *b, unsigned node)
+static bool is_lent(const gpp__handle *b, unsigned node)
 {
-    return b->lends && node == STARPU_MAIN_RAM;
+    return b->fetches && node == STARPU_MAIN_RAM;
 }
 
 static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
@@ -122,7 +122,7 @@ static void on_free(void *data_interface, unsigned node)
 static int on_copy(void *src, unsigned src_node, void *dst, unsigned dst_node, void *async_data)
 {
     block_interface *s = src, *d = dst;
-    size_t bytes = s->account->lends ? s->account->their_bytes : s->bytes;
+    size_t bytes = s->account->fetches ? s->account->source_bytes : s->bytes;
     if (bytes == 0)
         return 0;
     atomic_fetch_add(&s->account->copies, 1);
@@ -250,7 +250,7 @@ static void restore_gpu(int gpu)
 #endif
 }
 
-static void free_reserved(gpp__block_data *b)
+static void free_reserved(gpp__handle *b)
 {
     for (int c = 0; c < 2; c++) {
         int gpu = current_gpu(b->charge[c].node);
@@ -261,7 +261,7 @@ static void free_reserved(gpp__block_data *b)
     }
 }
 
-gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *err)
+gpp_status gpp__handle_register(gpp__handle *b, const char *name, gpp_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, number_interface);
@@ -269,7 +269,7 @@ gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *
         int gpu = current_gpu(b->charge[c].node);
         b->charge[c].reserved = starpu_malloc_on_node(b->charge[c].node, b->bytes);
         restore_gpu(gpu);
-        atomic_store(&b->charge[c].lent, false);
+        atomic_store(&b->charge[c].in_use, false);
         if (!b->charge[c].reserved) {
             free_reserved(b);
             return gpp__fail(err, GPP_ENOMEM, "%zu bytes for %s", b->bytes, name);
@@ -281,7 +281,7 @@ gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *
     return GPP_OK;
 }
 
-void gpp__block_unregister(gpp__block_data *b)
+void gpp__handle_unregister(gpp__handle *b)
 {
     if (!b->handle)
         return;
@@ -292,13 +292,13 @@ void gpp__block_unregister(gpp__block_data *b)
 
 /* The host's writing makes what the device has of it invalid. A task's own wish to have it comes
  * late: when all its other data is there, too. */
-gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, gpp_error *err)
+gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp_error *err)
 {
-    assert(b->lends && bytes <= b->bytes && (data || !bytes));
+    assert(b->fetches && bytes <= b->bytes && (data || !bytes));
     if (starpu_data_acquire_on_node(b->handle, STARPU_MAIN_RAM, STARPU_W))
         return gpp__fail(err, GPP_ERUNTIME, "tensors cannot be lent here (inside a task?)");
-    b->theirs = (uintptr_t)data;
-    b->their_bytes = bytes;
+    b->source = (uintptr_t)data;
+    b->source_bytes = bytes;
     block_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
     i->ptr = lent_place(b);
     starpu_data_release_on_node(b->handle, STARPU_MAIN_RAM);
@@ -306,14 +306,14 @@ gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, g
     return GPP_OK;
 }
 
-void gpp__block_wait(gpp__block_data *b)
+void gpp__handle_wait(gpp__handle *b)
 {
     int node = (int)b->charge[0].node;
     if (b->handle && !starpu_data_acquire_on_node(b->handle, node, STARPU_R))
         starpu_data_release_on_node(b->handle, node);
 }
 
-char *gpp__block_pointer(void *interface)
+char *gpp__handle_pointer(void *interface)
 {
     return (char *)((block_interface *)interface)->ptr;
 }

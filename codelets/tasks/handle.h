@@ -20,7 +20,7 @@ typedef struct gpp__meter {
 } gpp__meter;
 
 /** A buffer. Its address must not change while it is registered. */
-typedef struct gpp__block_data {
+typedef struct gpp__handle {
     starpu_data_handle_t handle;
     size_t bytes;
     /* Allocations count to the first meter whose memory node is the one allocated on; elsewhere,
@@ -29,13 +29,13 @@ typedef struct gpp__block_data {
         unsigned node;
         gpp__meter *meter;
         uintptr_t reserved; /* memory on that node, taken at registration; 0: none */
-        atomic_bool lent;   /* StarPU has it */
+        atomic_bool in_use; /* StarPU has it */
     } charge[2];
-    bool lends; /* the host's memory behind it is somebody else's: */
-    uintptr_t theirs;
-    size_t their_bytes;   /* <= bytes, of which copies are made */
+    bool fetches; /* the host's memory behind it is somebody else's: */
+    uintptr_t source;
+    size_t source_bytes;  /* <= bytes, of which copies are made */
     atomic_size_t copies; /* between memory nodes */
-} gpp__block_data;
+} gpp__handle;
 
 /**
  * Memory is taken here, where a lack of it can be reported: StarPU, asked by a task, would try for
@@ -44,24 +44,24 @@ typedef struct gpp__block_data {
  * @param b  its bytes and charge are set
  * @return GPP_OK or GPP_ENOMEM
  */
-gpp_status gpp__block_register(gpp__block_data *b, const char *name, gpp_error *err);
+gpp_status gpp__handle_register(gpp__handle *b, const char *name, gpp_error *err);
 /** Waits for the tasks that use it and gives its memory back. Fine on one that is not registered.
  */
-void gpp__block_unregister(gpp__block_data *b);
+void gpp__handle_unregister(gpp__handle *b);
 
 /**
- * Of a block that `lends`, with no task outstanding that uses it: what tasks read from now on is
+ * Of a block that `fetches`, with no task outstanding that uses it: what tasks read from now on is
  * `data`, in the host's memory; its device's must be another, to which it is on its way at once.
  * The data must stay there, unchanged, until those tasks have ended.
  * @param data   not NULL unless bytes == 0
  * @return GPP_OK or GPP_ERUNTIME (called inside a task)
  */
-gpp_status gpp__block_lend(gpp__block_data *b, const void *data, size_t bytes, gpp_error *err);
+gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp_error *err);
 
 /** Wait until nothing is being copied to its device. */
-void gpp__block_wait(gpp__block_data *b);
+void gpp__handle_wait(gpp__handle *b);
 
 /** Inside a task: where its k-th buffer is. */
-char *gpp__block_pointer(void *interface);
+char *gpp__handle_pointer(void *interface);
 
 #endif

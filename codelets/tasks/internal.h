@@ -16,10 +16,10 @@ gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *ru
 
 /**
  * Have a value of the device's judged when the device is done; nothing waits for it here.
- * @param bytes  <= GPP__LOOK
+ * @param bytes  <= GPP__RESULT_BYTES
  */
-gpp_status gpp__cell_look(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
-                          gpp__judge judge);
+gpp_status gpp__cell_inspect(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
+                             gpp__inspector inspect);
 
 /** Count an update that begins. @param clock  of its cell. @return false: the step was stopped
  * meanwhile, and the update must not change anything */

@@ -15,16 +15,16 @@ typedef enum gpp__role {
     GPP__ROLE_GRAD_OUT, /* of out-port `port` */
     GPP__ROLE_GRAD_IN,  /* of in-port `port` */
     GPP__ROLE_TAPE,
-    GPP__ROLE_KEPT, /* what a forward keeps of a micro-batch that is recomputed */
-    GPP__ROLE_HELD, /* gradients that a split backward leaves for the gradients of parameters */
+    GPP__ROLE_PARTIAL,  /* what a forward keeps of a micro-batch that is recomputed */
+    GPP__ROLE_DEFERRED, /* gradients that a split backward leaves for the gradients of parameters */
     GPP__ROLE_SCRATCH,
     GPP__ROLE_STATS,
     GPP__ROLE_BACKUP,
     GPP__ROLE_LOSSES,
     GPP__ROLE_NORMS,
     GPP__ROLE_GATE,
-    GPP__ROLE_LENT,     /* the caller's, of in-port `port` */
-    GPP__ROLE_LENT_END, /* the caller's, of the model's end: port gpp__end_port */
+    GPP__ROLE_FETCHED,     /* the caller's, of in-port `port` */
+    GPP__ROLE_FETCHED_END, /* the caller's, of the model's end: port gpp__end_port */
     GPP__ROLES
 } gpp__role;
 

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "codelets/tasks/internal.h"
 #include "codelets/move.h"
+#include "codelets/tasks/internal.h"
 
 /** One parameter's update, cut into units of whole cache lines. */
 typedef struct update_call {
@@ -269,7 +269,7 @@ static gpp_status clip_there(gpp__cell *c, const gpp__run *run, const double *su
     atomic_store(&job->norm_there, true);
     if (status != GPP_OK || !job->skip_nonfinite)
         return status;
-    return gpp__cell_look(c, run, factor, sizeof *factor, judge_factor);
+    return gpp__cell_inspect(c, run, factor, sizeof *factor, judge_factor);
 }
 
 /* What gradients are multiplied by; NaN: the update does not take place. */
@@ -315,7 +315,7 @@ static gpp_status commit(gpp__cell *c, void *buffers[], const gpp__run *run, cha
             continue;
         while (!s->stats_bytes) /* accesses are in the order of the stages */
             s = s->after;
-        status = gpp__stage_commit(s, run, c->job->micro_batches, gpp__block_pointer(buffers[a]),
+        status = gpp__stage_commit(s, run, c->job->micro_batches, gpp__handle_pointer(buffers[a]),
                                    params);
         s = s->after;
     }

@@ -279,7 +279,7 @@ gpp_status gpp__user_backward_cuda(const gpp__kernel *kernel, const gpp__run *ru
     return call_backward(kernel, run, io, gpp__user_of(kernel->layer)->def.backward_cuda);
 }
 
-/* --- what a call may ask --- */
+/* --- what a call may ask ---------------------------------------------------------------------- */
 
 /* Number of a stash, or of a pop; -1, which fails a forward, when it was not declared. */
 static int skip_of(gpp_call *call, const char *name, bool stash)

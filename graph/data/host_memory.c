@@ -8,8 +8,8 @@
  */
 #include <stdlib.h>
 
-#include <gridpipe/data.h>
 #include "base/status.h"
+#include <gridpipe/data.h>
 
 /* Of GPP__ALIGN bytes, so that what follows it is aligned as it is. */
 typedef struct front {

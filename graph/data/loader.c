@@ -22,8 +22,8 @@
 #include <string.h>
 #include <time.h>
 
-#include <gridpipe/data.h>
 #include "base/status.h"
+#include <gridpipe/data.h>
 
 #include "codelets/cpu/philox.h"
 

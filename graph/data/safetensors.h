@@ -14,8 +14,8 @@
 
 #include "base/status.h"
 
-#include "graph/data/element.h"
 #include "base/names.h"
+#include "graph/data/element.h"
 
 #define GPP__SAFETENSORS_LENGTH  8                   /* bytes in front of the header */
 #define GPP__SAFETENSORS_LONGEST ((size_t)100000000) /* header, bytes: the format's own limit */

@@ -1,15 +1,15 @@
 /*
  * graph/plan/access.c: what each task reads and writes.
  *
- *   F(i,j)  reads parameters and a(i,r) of every route r to j, writes a(i,r) of every route from j,
+ *   F(i,j)  reads parameters and a(i,r) of every edge r to j, writes a(i,r) of every edge from j,
  *           its record of statistics and t(i,j) or, when it is checkpointed, k(i,j)
  *   R(i,j)  reads parameters, k(i,j) and the activations its layers ask for, writes t(i,j)
  *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
  *           gradients; O(i) reads the outputs
- *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every route from j that has one, and the
- *           activations its layers ask for; adds to the gradients, writes g(i,r) of routes to j;
+ *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every edge from j that has one, and the
+ *           activations its layers ask for; adds to the gradients, writes g(i,r) of edges to j;
  *           where it is split it writes h(i,j) instead of adding to the gradients
- *   W(i,j)  reads what B(i,j) does but gradients of routes, and h(i,j); adds to the gradients
+ *   W(i,j)  reads what B(i,j) does but gradients of edges, and h(i,j); adds to the gradients
  *   N(j)    reads gradients, adds to the norms, in which it has places of its own
  *   U(j)    reads gradients and statistics, writes parameters and optimizer state, and what they
  *           were to a backup; with norms it reads them all and scales the gradients
@@ -18,10 +18,10 @@
  * chain of N's is what U's wait for.
  *
  * The model's inputs, targets and the inputs' gradients are the caller's. What a device has to
- * fetch of the first two is read as a loan: l(i,k) by the F(i,j), R(i,j), B(i,j) and W(i,j) that
+ * fetch of the first two is read as a fetch: l(i,k) by the F(i,j), R(i,j), B(i,j) and W(i,j) that
  * look at it, and by L(i) and S(i). Parameters, gradients and optimizer state are those of a
  * partition's home, which alone updates them, with the statistics of all partitions that have
- * theirs there. Things without bytes do not appear; a route always has some, since it also carries
+ * theirs there. Things without bytes do not appear; a edge always has some, since it also carries
  * the order of the tasks at its two ends.
  */
 #include "graph/plan/internal.h"
@@ -30,7 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- accesses */
+/* --- accesses --------------------------------------------------------------------------------- */
 
 typedef struct filler {
     const gpp__plan_maker *p;
@@ -70,16 +70,16 @@ static void add_tape(filler *f, gpp__task *t, int mode)
 }
 
 /* What is kept of a micro-batch that is recomputed. */
-static void add_kept(filler *f, gpp__task *t, int mode)
+static void add_partial(filler *f, gpp__task *t, int mode)
 {
-    if (f->p->spec->stage[t->j].kept > 0 && t->i < f->p->shape.checkpointed)
-        add(f, t, GPP__ROLE_KEPT, 0, mode, gpp__value_kept(f->p, t->i, t->j));
+    if (f->p->spec->stage[t->j].partial > 0 && t->i < f->p->shape.checkpointed)
+        add(f, t, GPP__ROLE_PARTIAL, 0, mode, gpp__value_partial(f->p, t->i, t->j));
 }
 
-static void add_held(filler *f, gpp__task *t, int mode)
+static void add_deferred(filler *f, gpp__task *t, int mode)
 {
-    if (f->p->spec->stage[t->j].held > 0)
-        add(f, t, GPP__ROLE_HELD, 0, mode, gpp__value_held(f->p, t->i, t->j));
+    if (f->p->spec->stage[t->j].deferred > 0)
+        add(f, t, GPP__ROLE_DEFERRED, 0, mode, gpp__value_deferred(f->p, t->i, t->j));
 }
 
 static void add_scratch(filler *f, gpp__task *t)
@@ -88,7 +88,7 @@ static void add_scratch(filler *f, gpp__task *t)
         add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
 }
 
-static bool reads_loan(const gpp__task *t, const gpp__loan *l)
+static bool reads_loan(const gpp__task *t, const gpp__fetch *l)
 {
     switch (t->kind) {
     case GPP__FORWARD:
@@ -108,31 +108,30 @@ static bool reads_loan(const gpp__task *t, const gpp__loan *l)
 static void add_loans(filler *f, gpp__task *t, int to)
 {
     const gpp__plan_maker *p = f->p;
-    gpp__role role = to < p->n ? GPP__ROLE_LENT : GPP__ROLE_LENT_END;
-    for (int k = 0; k < p->plan->loans && p->plan->loan[k].to <= to; k++) {
-        const gpp__loan *l = &p->plan->loan[k];
+    gpp__role role = to < p->n ? GPP__ROLE_FETCHED : GPP__ROLE_FETCHED_END;
+    for (int k = 0; k < p->plan->fetches && p->plan->fetch[k].to <= to; k++) {
+        const gpp__fetch *l = &p->plan->fetch[k];
         if (l->to == to && reads_loan(t, l))
             add(f, t, role, l->in_port, GPP__READ, k * p->m + (l->whole ? 0 : t->i));
     }
 }
 
-/* The activations of routes to and from the task's partition that a way through its layers reads.
+/* The activations of edges to and from the task's partition that a way through its layers reads.
  */
 static void add_reads(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     bool backward = t->kind != GPP__RECOMPUTE;
     add_loans(f, t, t->j);
-    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++) {
-        const gpp__route *route = &p->plan->route[*r];
-        if (backward ? route->backward_reads_in : route->recompute_reads_in)
-            add(f, t, GPP__ROLE_IN, route->in_port, GPP__READ, gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++) {
+        const gpp__edge *edge = &p->plan->edge[*r];
+        if (backward ? edge->backward_reads_in : edge->recompute_reads_in)
+            add(f, t, GPP__ROLE_IN, edge->in_port, GPP__READ, gpp__value_activation(p, t->i, *r));
     }
-    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++) {
-        const gpp__route *route = &p->plan->route[*r];
-        if (backward ? route->backward_reads_out : route->recompute_reads_out)
-            add(f, t, GPP__ROLE_OUT, route->out_port, GPP__READ,
-                gpp__value_activation(p, t->i, *r));
+    for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++) {
+        const gpp__edge *edge = &p->plan->edge[*r];
+        if (backward ? edge->backward_reads_out : edge->recompute_reads_out)
+            add(f, t, GPP__ROLE_OUT, edge->out_port, GPP__READ, gpp__value_activation(p, t->i, *r));
     }
 }
 
@@ -141,16 +140,16 @@ static void access_forward(filler *f, gpp__task *t)
     const gpp__plan_maker *p = f->p;
     add_params(f, t, GPP__READ);
     add_loans(f, t, t->j);
-    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
-        add(f, t, GPP__ROLE_IN, p->plan->route[*r].in_port, GPP__READ,
+    for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_IN, p->plan->edge[*r].in_port, GPP__READ,
             gpp__value_activation(p, t->i, *r));
-    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
-        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+    for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++)
+        add(f, t, GPP__ROLE_OUT, p->plan->edge[*r].out_port, GPP__WRITE,
             gpp__value_activation(p, t->i, *r));
     if (!t->checkpointed && (p->shape.backward || p->shape.keep))
         add_tape(f, t, GPP__WRITE);
     if (t->checkpointed)
-        add_kept(f, t, GPP__WRITE);
+        add_partial(f, t, GPP__WRITE);
     if (p->spec->statistics && p->spec->stage[t->j].stats > 0)
         add(f, t, GPP__ROLE_STATS, 0, add_to(&f->has_stats[t->j]), t->j);
     add_scratch(f, t);
@@ -160,7 +159,7 @@ static void access_recompute(filler *f, gpp__task *t)
 {
     add_params(f, t, GPP__READ);
     add_reads(f, t);
-    add_kept(f, t, GPP__READ);
+    add_partial(f, t, GPP__READ);
     add_tape(f, t, GPP__WRITE);
     add_scratch(f, t);
 }
@@ -191,8 +190,8 @@ static void access_weight(filler *f, gpp__task *t)
     add_to_grads(f, t);
     add_reads(f, t);
     add_tape(f, t, GPP__READ);
-    add_kept(f, t, GPP__READ);
-    add_held(f, t, GPP__READ);
+    add_partial(f, t, GPP__READ);
+    add_deferred(f, t, GPP__READ);
     add_scratch(f, t);
     add_gate(f, t);
 }
@@ -205,18 +204,18 @@ static void access_backward(filler *f, gpp__task *t)
     if (!p->shape.split)
         add_to_grads(f, t);
     else if (stage->trains)
-        add_held(f, t, GPP__WRITE);
+        add_deferred(f, t, GPP__WRITE);
     add_reads(f, t);
-    for (const int32_t *r = gpp__routes_from(p, t->j); r < gpp__routes_from(p, t->j + 1); r++)
-        if (p->plan->route[*r].grad)
-            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__READ,
+    for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++)
+        if (p->plan->edge[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->edge[*r].out_port, GPP__READ,
                 gpp__value_gradient(p, t->i, *r));
-    for (const int32_t *r = gpp__routes_to(p, t->j); r < gpp__routes_to(p, t->j + 1); r++)
-        if (p->plan->route[*r].grad)
-            add(f, t, GPP__ROLE_GRAD_IN, p->plan->route[*r].in_port, GPP__WRITE,
+    for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++)
+        if (p->plan->edge[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_IN, p->plan->edge[*r].in_port, GPP__WRITE,
                 gpp__value_gradient(p, t->i, *r));
     add_tape(f, t, GPP__READ);
-    add_kept(f, t, GPP__READ);
+    add_partial(f, t, GPP__READ);
     add_scratch(f, t);
     add_gate(f, t);
 }
@@ -224,13 +223,13 @@ static void access_backward(filler *f, gpp__task *t)
 static void access_output(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
-    const int32_t *first = gpp__routes_to(p, p->n), *end = gpp__routes_to(p, p->n + 1);
+    const int32_t *first = gpp__edges_to(p, p->n), *end = gpp__edges_to(p, p->n + 1);
     for (const int32_t *r = first; r < end && t->kind != GPP__SEED; r++)
-        add(f, t, GPP__ROLE_OUT, p->plan->route[*r].out_port, GPP__READ,
+        add(f, t, GPP__ROLE_OUT, p->plan->edge[*r].out_port, GPP__READ,
             gpp__value_activation(p, t->i, *r));
     for (const int32_t *r = first; r < end && t->kind != GPP__OUTPUT && p->shape.backward; r++)
-        if (p->plan->route[*r].grad)
-            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->route[*r].out_port, GPP__WRITE,
+        if (p->plan->edge[*r].grad)
+            add(f, t, GPP__ROLE_GRAD_OUT, p->plan->edge[*r].out_port, GPP__WRITE,
                 gpp__value_gradient(p, t->i, *r));
     if (t->kind != GPP__OUTPUT)
         add_loans(f, t, p->n);
@@ -295,14 +294,14 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
     enum { BESIDES_ROUTES = 8 }; /* of an update: besides gates and statistics, too */
     bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
     int j = end ? p->n : t->j;
-    ptrdiff_t routes = gpp__routes_to(p, j + 1) - gpp__routes_to(p, j);
+    ptrdiff_t edges = gpp__edges_to(p, j + 1) - gpp__edges_to(p, j);
     if (!end)
-        routes += gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+        edges += gpp__edges_from(p, j + 1) - gpp__edges_from(p, j);
     if (t->kind == GPP__UPDATE && gpp__plan_gates_devices(p))
-        routes += p->shape.devices;
+        edges += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
-        routes += p->n;
-    return 2 * (size_t)routes + (size_t)p->plan->loans + BESIDES_ROUTES;
+        edges += p->n;
+    return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_ROUTES;
 }
 
 static void access_all(filler *f)

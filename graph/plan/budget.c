@@ -106,16 +106,16 @@ static gpp_status write_script(const chain *c, const gpp__chain_plan *plan, gpp_
     return GPP_OK;
 }
 
-static gpp_status follow(gpp__progset *set, int j, const gpp__script *s, gpp_error *err)
+static gpp_status follow(gpp__program_set *set, int j, const gpp__script *s, gpp_error *err)
 {
     return gpp__program_follow(set->program[j], s->move, s->moves, err);
 }
 
 /* Bytes between forwards and backwards, of all micro-batches. */
-static size_t bytes_of(const gpp__progset *set, int j, int m)
+static size_t bytes_of(const gpp__program_set *set, int j, int m)
 {
     const gpp__program_info *i = gpp__program_get_info(set->program[j]);
-    return (size_t)m * i->kept_bytes + i->tape_bytes;
+    return (size_t)m * i->partial_bytes + i->tape_bytes;
 }
 
 static gpp_status fail_limit(const gpp_pipe *p, int j, int m, size_t limit, size_t least,
@@ -135,8 +135,8 @@ static gpp_status fail_limit(const gpp_pipe *p, int j, int m, size_t limit, size
 
 /* The best script for partition j within the limit. Where tensors do not fit as tightly together as
  * the chain supposes, it is told a smaller one. */
-static gpp_status choose_script(gpp_pipe *p, int j, gpp__progset *full, gpp__progset *last, int m,
-                                size_t limit, gpp_error *err)
+static gpp_status choose_script(gpp_pipe *p, int j, gpp__program_set *full, gpp__program_set *last,
+                                int m, size_t limit, gpp_error *err)
 {
     chain c;
     size_t told = limit, least = 0, need = 0;
@@ -172,13 +172,13 @@ static void sum_plan(const gpp__plan *plan, int device, size_t *between, size_t 
     *between = 0;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        if (b->device == device && (b->cls == GPP__TAPE || b->cls == GPP__KEPT))
+        if (b->device == device && (b->cls == GPP__TAPE || b->cls == GPP__PARTIAL))
             *between += b->bytes;
     }
     *rest = plan->bytes[device] - *between;
 }
 
-static gpp_status choose_all(gpp_pipe *p, gpp__progset *full, gpp__progset *last, int m,
+static gpp_status choose_all(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last, int m,
                              const size_t limit[], gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -227,14 +227,14 @@ static gpp_status share_memory(gpp_pipe *p, const gpp__plan *plan, size_t limit[
 }
 
 /* The rest of a plan depends a little on what is kept: it is looked at again after the choice. */
-static gpp_status choose_by_memory(gpp_pipe *p, gpp__progset *full, gpp__progset *last, int m,
-                                   size_t limit[], gpp_error *err)
+static gpp_status choose_by_memory(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last,
+                                   int m, size_t limit[], gpp_error *err)
 {
     bool over = true;
     gpp_status status = GPP_OK;
     for (int k = 0; status == GPP_OK && over && k < TRIES; k++) {
         gpp__plan *plan;
-        status = gpp__exec_make_plan(p, gpp__pipe_training(p), m, full, last, &plan, err);
+        status = gpp__task_graph_make_plan(p, gpp__pipe_training(p), m, full, last, &plan, err);
         if (status != GPP_OK)
             return status;
         status = share_memory(p, plan, limit, &over, err);
@@ -247,7 +247,7 @@ static gpp_status choose_by_memory(gpp_pipe *p, gpp__progset *full, gpp__progset
     return status;
 }
 
-gpp_status gpp__budget_choose(gpp_pipe *p, gpp__progset *full, gpp__progset *last, int m,
+gpp_status gpp__budget_choose(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last, int m,
                               gpp_error *err)
 {
     size_t *limit = malloc((size_t)p->partitions * sizeof *limit);

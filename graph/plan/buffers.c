@@ -10,10 +10,10 @@ const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
         [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",   [GPP__OPTIMIZER] = "optimizer",
-        [GPP__ROUTE] = "route",       [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
+        [GPP__EDGE] = "edge",         [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
         [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",     [GPP__LOSSES] = "losses",
-        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__KEPT] = "kept",
-        [GPP__HELD] = "held",         [GPP__UNPACKED] = "unpacked", [GPP__LENT] = "lent",
+        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__PARTIAL] = "partial tape",
+        [GPP__DEFERRED] = "deferred", [GPP__UNPACKED] = "unpacked", [GPP__FETCHED] = "fetched",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -21,15 +21,24 @@ const char *gpp__class_name(gpp__class c)
 static gpp__class class_of(int role)
 {
     static const uint8_t of[GPP__ROLES] = {
-        [GPP__ROLE_PARAMS] = GPP__PARAMS,       [GPP__ROLE_GRADS] = GPP__GRADS,
-        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER, [GPP__ROLE_IN] = GPP__ROUTE,
-        [GPP__ROLE_OUT] = GPP__ROUTE,           [GPP__ROLE_GRAD_OUT] = GPP__ROUTE,
-        [GPP__ROLE_GRAD_IN] = GPP__ROUTE,       [GPP__ROLE_TAPE] = GPP__TAPE,
-        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,     [GPP__ROLE_STATS] = GPP__STATS,
-        [GPP__ROLE_BACKUP] = GPP__BACKUP,       [GPP__ROLE_LOSSES] = GPP__LOSSES,
-        [GPP__ROLE_NORMS] = GPP__NORMS,         [GPP__ROLE_GATE] = GPP__GATE,
-        [GPP__ROLE_KEPT] = GPP__KEPT,           [GPP__ROLE_HELD] = GPP__HELD,
-        [GPP__ROLE_LENT] = GPP__LENT,           [GPP__ROLE_LENT_END] = GPP__LENT,
+        [GPP__ROLE_PARAMS] = GPP__PARAMS,
+        [GPP__ROLE_GRADS] = GPP__GRADS,
+        [GPP__ROLE_OPTIMIZER] = GPP__OPTIMIZER,
+        [GPP__ROLE_IN] = GPP__EDGE,
+        [GPP__ROLE_OUT] = GPP__EDGE,
+        [GPP__ROLE_GRAD_OUT] = GPP__EDGE,
+        [GPP__ROLE_GRAD_IN] = GPP__EDGE,
+        [GPP__ROLE_TAPE] = GPP__TAPE,
+        [GPP__ROLE_SCRATCH] = GPP__SCRATCH,
+        [GPP__ROLE_STATS] = GPP__STATS,
+        [GPP__ROLE_BACKUP] = GPP__BACKUP,
+        [GPP__ROLE_LOSSES] = GPP__LOSSES,
+        [GPP__ROLE_NORMS] = GPP__NORMS,
+        [GPP__ROLE_GATE] = GPP__GATE,
+        [GPP__ROLE_PARTIAL] = GPP__PARTIAL,
+        [GPP__ROLE_DEFERRED] = GPP__DEFERRED,
+        [GPP__ROLE_FETCHED] = GPP__FETCHED,
+        [GPP__ROLE_FETCHED_END] = GPP__FETCHED,
     };
     return (gpp__class)of[role];
 }
@@ -56,14 +65,14 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return stage[j].grads;
     case GPP__OPTIMIZER:
         return stage[j].optimizer;
-    case GPP__ROUTE:
-        return p->plan->route[j].bytes;
+    case GPP__EDGE:
+        return p->plan->edge[j].bytes;
     case GPP__TAPE:
         return stage[j].tape;
-    case GPP__KEPT:
-        return stage[j].kept;
-    case GPP__HELD:
-        return stage[j].held;
+    case GPP__PARTIAL:
+        return stage[j].partial;
+    case GPP__DEFERRED:
+        return stage[j].deferred;
     case GPP__SCRATCH:
         return scratch_of(p, j);
     case GPP__STATS:
@@ -74,8 +83,8 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return bytes;
     case GPP__LOSSES:
         return (size_t)p->m * sizeof(double);
-    case GPP__LENT:
-        return p->plan->loan[j].bytes;
+    case GPP__FETCHED:
+        return p->plan->fetch[j].bytes;
     case GPP__NORMS: /* carry the order of N's, even where they sum nothing up */
         return p->spec->norms > 0 ? p->spec->norms : 1;
     default:
@@ -86,13 +95,13 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
 static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
 {
     switch (cls) {
-    case GPP__ROUTE:
-        return gpp__route_consumer(p, j);
+    case GPP__EDGE:
+        return gpp__edge_consumer(p, j);
     case GPP__SCRATCH:
         return j;
-    case GPP__LENT:
-        return p->plan->loan[j].to < p->n ? p->shape.device_of[p->plan->loan[j].to]
-                                          : p->last_device;
+    case GPP__FETCHED:
+        return p->plan->fetch[j].to < p->n ? p->shape.device_of[p->plan->fetch[j].to]
+                                           : p->last_device;
     case GPP__LOSSES:
         return p->last_device;
     case GPP__GATE:
@@ -111,24 +120,24 @@ static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, in
     gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
     b.bytes = gpp__align(bytes_of(p, cls, j));
     b.device = device_of(p, cls, j);
-    if (cls == GPP__ROUTE && node_of) {
-        int producer = gpp__route_producer(p, j);
+    if (cls == GPP__EDGE && node_of) {
+        int producer = gpp__edge_producer(p, j);
         if (node_of[producer] != node_of[b.device])
             b.other = producer;
     }
     return b;
 }
 
-/* What an access that is of no value refers to: partition, route, device or loan, and slot. */
+/* What an access that is of no value refers to: partition, edge, device or fetch, and slot. */
 static int whose(const gpp__plan_maker *p, const gpp__access *a, int *slot)
 {
-    bool lent = class_of(a->role) == GPP__LENT;
+    bool lent = class_of(a->role) == GPP__FETCHED;
     *slot = lent ? a->buffer % p->m : 0;
     return lent ? a->buffer / p->m : a->buffer;
 }
 
 /* Whose buffers there are: a row for each class, in it the number of (then the first of) those of
- * partition, route, device or loan j. */
+ * partition, edge, device or fetch j. */
 typedef struct buffer_index {
     size_t width;
     int32_t *at; /* [GPP__CLASSES][width] */
@@ -152,12 +161,12 @@ static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
             *count = *count > slot ? *count : slot + 1;
         }
     }
-    for (int k = 0; k < p->routes; k++)
-        *at(x, GPP__ROUTE, k) = p->pool_slots[k];
+    for (int k = 0; k < p->edges; k++)
+        *at(x, GPP__EDGE, k) = p->pool_slots[k];
     for (int j = 0; j < p->n; j++) {
-        *at(x, GPP__TAPE, j) = p->pool_slots[p->routes + j];
-        *at(x, GPP__KEPT, j) = p->pool_slots[p->routes + p->n + j];
-        *at(x, GPP__HELD, j) = p->pool_slots[p->routes + 2 * p->n + j];
+        *at(x, GPP__TAPE, j) = p->pool_slots[p->edges + j];
+        *at(x, GPP__PARTIAL, j) = p->pool_slots[p->edges + p->n + j];
+        *at(x, GPP__DEFERRED, j) = p->pool_slots[p->edges + 2 * p->n + j];
     }
     for (size_t k = 0; k < GPP__CLASSES * x->width; k++)
         total += (size_t)x->at[k];
@@ -186,7 +195,7 @@ static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
             if (gpp__role_is_value(access->role)) {
                 int pool = gpp__value_pool(p, access->buffer);
                 slot = p->slot[access->buffer];
-                j = pool < p->routes ? pool : gpp__pool_partition(p, pool);
+                j = pool < p->edges ? pool : gpp__pool_partition(p, pool);
             }
             access->buffer = *at(x, class_of(access->role), j) + slot;
         }
@@ -207,9 +216,9 @@ static bool count_bytes(gpp__plan *plan)
 
 gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
 {
-    int devices = p->shape.devices, pools = p->pools; /* more than partitions, and than routes */
+    int devices = p->shape.devices, pools = p->pools; /* more than partitions, and than edges */
     int width = pools > devices ? pools : devices;
-    buffer_index x = {.width = (size_t)(width > p->plan->loans ? width : p->plan->loans)};
+    buffer_index x = {.width = (size_t)(width > p->plan->fetches ? width : p->plan->fetches)};
     x.at = calloc(GPP__CLASSES * x.width, sizeof *x.at);
     if (!x.at)
         return gpp__fail(err, GPP_ENOMEM, "buffers of %d partitions", p->n);

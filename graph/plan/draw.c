@@ -10,7 +10,7 @@
  * tables as dashed ones.
  * text: everything, a line each.
  *
- * A route is "skip 0.identity 0->2" (its name, from where to where) or "boundary 2", the tensor
+ * A edge is "skip 0.identity 0->2" (its name, from where to where) or "boundary 2", the tensor
  * that goes into partition 2; "boundary 2:1" is the one that goes into its in-port 1.
  */
 #include "graph/plan/internal.h"
@@ -20,15 +20,15 @@
 
 enum { GRID_WIDTH = 160 };
 
-/* --- names of buffers */
+/* --- names of buffers ------------------------------------------------------------------------- */
 
 /* The number, or what stands for it, is told apart by what is before and behind it. */
-static void name_route(const gpp__route *r, const char *before, const char *behind, FILE *out)
+static void name_route(const gpp__edge *r, const char *before, const char *behind, FILE *out)
 {
     if (r->name)
         fprintf(out, "skip%s%s %d->%d%s", before, r->name, r->from, r->to, behind);
     else if (r->to != r->from + 1)
-        fprintf(out, "route%s%d->%d:%d%s", before, r->from, r->to, r->in_port, behind);
+        fprintf(out, "edge%s%d->%d:%d%s", before, r->from, r->to, r->in_port, behind);
     else if (r->in_port > 0)
         fprintf(out, "boundary%s%d:%d%s", before, r->to, r->in_port, behind);
     else
@@ -38,13 +38,13 @@ static void name_route(const gpp__route *r, const char *before, const char *behi
 static void name_buffer(const gpp__plan *plan, const gpp__buffer *b, const char *before,
                         const char *behind, FILE *out)
 {
-    if (b->cls == GPP__ROUTE)
-        name_route(&plan->route[b->j], before, behind, out);
+    if (b->cls == GPP__EDGE)
+        name_route(&plan->edge[b->j], before, behind, out);
     else
         fprintf(out, "%s%s%d%s", gpp__class_name((gpp__class)b->cls), before, (int)b->j, behind);
 }
 
-/* --- grid */
+/* --- grid ------------------------------------------------------------------------------------- */
 
 static int columns_of(const gpp__plan *plan, int kind)
 {
@@ -143,7 +143,7 @@ bool gpp__plan_grid(const gpp__plan *plan, FILE *out)
     return done && !ferror(out);
 }
 
-/* --- dot */
+/* --- dot -------------------------------------------------------------------------------------- */
 
 static void dot_tasks(const gpp__plan *plan, FILE *out)
 {
@@ -172,7 +172,7 @@ static void dot_edge(const gpp__plan *plan, const gpp__buffer *b, int32_t from, 
 {
     fprintf(out, "    t%d -> t%zu [label=\"", (int)from, to);
     name_buffer(plan, b, " ", "", out);
-    fprintf(out, "\"%s];\n", b->cls == GPP__ROUTE && plan->route[b->j].name ? ", color=blue" : "");
+    fprintf(out, "\"%s];\n", b->cls == GPP__EDGE && plan->edge[b->j].name ? ", color=blue" : "");
 }
 
 /* @param writer  [buffers] the last task that wrote the buffer, -1: none so far */
@@ -207,13 +207,14 @@ bool gpp__plan_dot(const gpp__plan *plan, FILE *out)
     return !ferror(out);
 }
 
-/* --- text */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static void text_buffer(const gpp__plan *plan, const gpp__buffer *b, FILE *out)
 {
     fputc(' ', out);
     name_buffer(plan, b, "[", "]", out);
-    if (b->cls == GPP__ROUTE || b->cls == GPP__TAPE || b->cls == GPP__KEPT || b->cls == GPP__HELD)
+    if (b->cls == GPP__EDGE || b->cls == GPP__TAPE || b->cls == GPP__PARTIAL ||
+        b->cls == GPP__DEFERRED)
         fprintf(out, ".%d", (int)b->slot);
 }
 
@@ -245,7 +246,7 @@ static void text_task(const gpp__plan *plan, size_t k, FILE *out)
     fputc('\n', out);
 }
 
-static void text_route(const gpp__route *r, int k, FILE *out)
+static void text_route(const gpp__edge *r, int k, FILE *out)
 {
     fprintf(out, "%d ", k);
     name_route(r, " ", "", out);
@@ -259,9 +260,9 @@ bool gpp__plan_text(const gpp__plan *plan, FILE *out)
     fprintf(out, "%zu tasks\n", plan->tasks);
     for (size_t k = 0; k < plan->tasks; k++)
         text_task(plan, k, out);
-    fprintf(out, "%d routes\n", plan->routes);
-    for (int r = 0; r < plan->routes; r++)
-        text_route(&plan->route[r], r, out);
+    fprintf(out, "%d edges\n", plan->edges);
+    for (int r = 0; r < plan->edges; r++)
+        text_route(&plan->edge[r], r, out);
     fprintf(out, "%zu buffers\n", plan->buffers);
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];

@@ -9,9 +9,9 @@
  *   plan_slots.c   which values share a buffer
  *
  * Values are what tasks hand to each other inside a step: an activation a(i, r) and, where one
- * comes back, a gradient g(i, r) for each micro-batch i and route r; for each cell a tape t(i, j)
+ * comes back, a gradient g(i, r) for each micro-batch i and edge r; for each cell a tape t(i, j)
  * and, where it is recomputed in part, what is kept for it, k(i, j), and, where its backward is
- * split, what that holds for its W, h(i, j). Those of a route, the tapes of a partition, what is
+ * split, what that holds for its W, h(i, j). Those of a edge, the tapes of a partition, what is
  * kept and what is held in it, are one pool each: they have one size and may share buffers.
  */
 #ifndef GPP_GRAPH_PLAN_INTERNAL_H
@@ -19,26 +19,26 @@
 
 #include "graph/plan/plan.h"
 
-/** Routes by the partition at one of their ends: of partition j those from list[first[j]] to before
+/** Edges by the partition at one of their ends: of partition j those from list[first[j]] to before
  * list[first[j + 1]], ascending. j = n: the caller. */
 typedef struct gpp__links {
     int32_t *first; /* [n + 2] */
-    int32_t *list;  /* [routes] */
+    int32_t *list;  /* [edges] */
 } gpp__links;
 
 typedef struct gpp__plan_maker {
     const gpp__plan_spec *spec;
     gpp__step_shape shape; /* window and wait_for_all included */
-    int n, m, routes;
+    int n, m, edges;
     size_t cells;    /* n · m */
-    int32_t values;  /* (2 routes + 3 n) · m */
-    int pools;       /* routes + 3 n */
+    int32_t values;  /* (2 edges + 3 n) · m */
+    int pools;       /* edges + 3 n */
     int last_device; /* of partition n - 1, which stands for the caller */
     gpp__table table;
     gpp__plan *plan;
 
     /* plan.c */
-    gpp__links in, out; /* routes to and from a partition */
+    gpp__links in, out; /* edges to and from a partition */
     bool *learns;       /* [n] of a home: a partition whose parameters it holds trains, */
     bool *commits;      /* [n] leaves statistics that its update folds in */
     bool *gate;         /* [n] the partition's last backward is a gate: updates wait for it, where
@@ -64,7 +64,7 @@ typedef struct gpp__plan_maker {
 
     /* plan_slots.c; values are numbered by the functions below */
     int32_t *slot;       /* [values] */
-    int32_t *pool_slots; /* [pools] slots of routes, of tapes, of what is kept, of what is held */
+    int32_t *pool_slots; /* [pools] slots of edges, of tapes, of what is kept, of what is held */
 } gpp__plan_maker;
 
 /** The task of a cell, or -1. */
@@ -91,30 +91,30 @@ gpp_status gpp__plan_slots(gpp__plan_maker *maker, gpp_error *err);
 /** Make the buffers, let accesses refer to them, count bytes. */
 gpp_status gpp__plan_buffers(gpp__plan_maker *maker, gpp_error *err);
 
-/* --- routes */
+/* --- edges ------------------------------------------------------------------------------------ */
 
-/** The first of the routes to partition j (n: to the caller), from partition j. They end where
+/** The first of the edges to partition j (n: to the caller), from partition j. They end where
  * those of j + 1 begin. */
-static inline const int32_t *gpp__routes_to(const gpp__plan_maker *maker, int j)
+static inline const int32_t *gpp__edges_to(const gpp__plan_maker *maker, int j)
 {
     return maker->in.list + maker->in.first[j];
 }
-static inline const int32_t *gpp__routes_from(const gpp__plan_maker *maker, int j)
+static inline const int32_t *gpp__edges_from(const gpp__plan_maker *maker, int j)
 {
     return maker->out.list + maker->out.first[j];
 }
-/** The device on which a route begins, and that on which it ends. */
-static inline int gpp__route_producer(const gpp__plan_maker *maker, int r)
+/** The device on which a edge begins, and that on which it ends. */
+static inline int gpp__edge_producer(const gpp__plan_maker *maker, int r)
 {
-    return maker->shape.device_of[maker->plan->route[r].from];
+    return maker->shape.device_of[maker->plan->edge[r].from];
 }
-static inline int gpp__route_consumer(const gpp__plan_maker *maker, int r)
+static inline int gpp__edge_consumer(const gpp__plan_maker *maker, int r)
 {
-    int to = maker->plan->route[r].to;
+    int to = maker->plan->edge[r].to;
     return to < maker->n ? maker->shape.device_of[to] : maker->last_device;
 }
 
-/* --- values and pools */
+/* --- values and pools ------------------------------------------------------------------------- */
 
 static inline int32_t gpp__value_activation(const gpp__plan_maker *maker, int i, int r)
 {
@@ -122,35 +122,35 @@ static inline int32_t gpp__value_activation(const gpp__plan_maker *maker, int i,
 }
 static inline int32_t gpp__value_gradient(const gpp__plan_maker *maker, int i, int r)
 {
-    return (maker->routes + r) * maker->m + i;
+    return (maker->edges + r) * maker->m + i;
 }
 static inline int32_t gpp__value_tape(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->routes + j) * maker->m + i;
+    return (2 * maker->edges + j) * maker->m + i;
 }
-static inline int32_t gpp__value_kept(const gpp__plan_maker *maker, int i, int j)
+static inline int32_t gpp__value_partial(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->routes + maker->n + j) * maker->m + i;
+    return (2 * maker->edges + maker->n + j) * maker->m + i;
 }
-static inline int32_t gpp__value_held(const gpp__plan_maker *maker, int i, int j)
+static inline int32_t gpp__value_deferred(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->routes + 2 * maker->n + j) * maker->m + i;
+    return (2 * maker->edges + 2 * maker->n + j) * maker->m + i;
 }
-/** 0 ... routes - 1: those; then the tapes of partition 0 ... n-1, then what is kept, then what is
+/** 0 ... edges - 1: those; then the tapes of partition 0 ... n-1, then what is kept, then what is
  * held in them. */
 static inline int gpp__value_pool(const gpp__plan_maker *maker, int32_t value)
 {
     int row = value / maker->m;
-    return row < maker->routes ? row : row - maker->routes;
+    return row < maker->edges ? row : row - maker->edges;
 }
 static inline bool gpp__role_is_value(int role)
 {
-    return role >= GPP__ROLE_IN && role <= GPP__ROLE_HELD;
+    return role >= GPP__ROLE_IN && role <= GPP__ROLE_DEFERRED;
 }
 /** The partition of a pool of tapes, of what is kept or of what is held. */
 static inline int gpp__pool_partition(const gpp__plan_maker *maker, int pool)
 {
-    return (pool - maker->routes) % maker->n;
+    return (pool - maker->edges) % maker->n;
 }
 /** Updates wait for all, and so for the gate of each device. */
 static inline bool gpp__plan_gates_devices(const gpp__plan_maker *maker)

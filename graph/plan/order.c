@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- which tasks a step has */
+/* --- which tasks a step has ------------------------------------------------------------------- */
 
 static size_t id_count(const gpp__plan_maker *p)
 {
@@ -149,7 +149,7 @@ static gpp_status check_complete(const gpp__plan_maker *p, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- what a task needs */
+/* --- what a task needs ------------------------------------------------------------------------ */
 
 static void find_gates(gpp__plan_maker *p)
 {
@@ -183,9 +183,9 @@ static int need_of_backward(const gpp__plan_maker *p, int i, int j)
     count = add_need(p, count, gpp__plan_find(p, GPP__RECOMPUTE, i, j));
     if (p->reach[j] > j)
         count = need_gradient(p, count, i, j + 1);
-    for (const int32_t *r = gpp__routes_from(p, j); r < gpp__routes_from(p, j + 1); r++)
-        if (p->plan->route[*r].grad && p->plan->route[*r].to > p->reach[j])
-            count = need_gradient(p, count, i, p->plan->route[*r].to);
+    for (const int32_t *r = gpp__edges_from(p, j); r < gpp__edges_from(p, j + 1); r++)
+        if (p->plan->edge[*r].grad && p->plan->edge[*r].to > p->reach[j])
+            count = need_gradient(p, count, i, p->plan->edge[*r].to);
     if (p->gate[j] && gpp__plan_find(p, GPP__BACKWARD, i, j) == p->last_b[j])
         count = add_need(p, count, p->gate_before[j]);
     return count;
@@ -202,7 +202,7 @@ static int need_of_update(const gpp__plan_maker *p, int j)
     return count;
 }
 
-/* Every partition reads a route from the one before it, so its forward follows from the forwards of
+/* Every partition reads a edge from the one before it, so its forward follows from the forwards of
  * all before it. Norms hand their sums down to partition 0, whose norm follows from all others. */
 int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
 {
@@ -232,7 +232,7 @@ int gpp__plan_needs(const gpp__plan_maker *p, int kind, int i, int j)
     }
 }
 
-/* --- the order */
+/* --- the order -------------------------------------------------------------------------------- */
 
 typedef struct walk {
     gpp__plan_maker *p;

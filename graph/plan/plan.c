@@ -1,7 +1,7 @@
 /*
  * graph/plan/plan.c: a step as data, put together from its parts, and questions to a finished plan.
  *
- * Making one: the spec is checked and its routes are sorted by their ends; then the schedule's
+ * Making one: the spec is checked and its edges are sorted by their ends; then the schedule's
  * table, its tasks in an order of submission (plan_order.c), what they access
  * (plan_access.c), which values share a buffer (plan_slots.c), and the buffers (plan_buffers.c).
  */
@@ -24,7 +24,7 @@ int gpp__chunk(int64_t rows, int chunks, int64_t *size, int64_t *last)
     return (int)pieces;
 }
 
-/* --- the spec */
+/* --- the spec --------------------------------------------------------------------------------- */
 
 /* What the schedule and the stages add to the shape. */
 static gpp_status complete_shape(gpp__plan_maker *p, gpp_error *err)
@@ -82,35 +82,34 @@ static gpp_status check_home(const gpp__plan_maker *p, int j, gpp_error *err)
 
 static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
 {
-    const gpp__route *route = &p->spec->route[r];
+    const gpp__edge *edge = &p->spec->edge[r];
     char name[64] = "";
-    if (route->name)
-        snprintf(name, sizeof name, " (\"%.50s\")", route->name);
-    if (route->from < 0 || route->from >= route->to || route->to > p->n)
+    if (edge->name)
+        snprintf(name, sizeof name, " (\"%.50s\")", edge->name);
+    if (edge->from < 0 || edge->from >= edge->to || edge->to > p->n)
         return gpp__fail(
             err, GPP_EINVAL,
-            "route %d%s goes from partition %d to %d, expected forwards within 0 ... %d", r, name,
-            route->from, route->to, p->n);
-    int port =
-        route->out_port >= 0 && route->out_port <= UINT16_MAX ? route->in_port : route->out_port;
+            "edge %d%s goes from partition %d to %d, expected forwards within 0 ... %d", r, name,
+            edge->from, edge->to, p->n);
+    int port = edge->out_port >= 0 && edge->out_port <= UINT16_MAX ? edge->in_port : edge->out_port;
     if (port < 0 || port > UINT16_MAX)
-        return gpp__fail(err, GPP_EINVAL, "route %d%s has port %d, expected 0 ... %d", r, name,
-                         port, UINT16_MAX);
-    if (route->bytes == 0)
-        return gpp__fail(err, GPP_EINVAL, "route %d%s has 0 bytes, expected some", r, name);
+        return gpp__fail(err, GPP_EINVAL, "edge %d%s has port %d, expected 0 ... %d", r, name, port,
+                         UINT16_MAX);
+    if (edge->bytes == 0)
+        return gpp__fail(err, GPP_EINVAL, "edge %d%s has 0 bytes, expected some", r, name);
     return GPP_OK;
 }
 
 static gpp_status check_loan(const gpp__plan_maker *p, int k, gpp_error *err)
 {
-    const gpp__loan *l = &p->spec->loan[k];
-    int least = k > 0 ? p->spec->loan[k - 1].to : 0;
+    const gpp__fetch *l = &p->spec->fetch[k];
+    int least = k > 0 ? p->spec->fetch[k - 1].to : 0;
     if (l->to < least || l->to > p->n)
-        return gpp__fail(err, GPP_EINVAL, "loan %d goes to partition %d, expected %d ... %d", k,
+        return gpp__fail(err, GPP_EINVAL, "fetch %d goes to partition %d, expected %d ... %d", k,
                          l->to, least, p->n);
     if (l->in_port < 0 || l->in_port > UINT16_MAX || l->bytes == 0)
         return gpp__fail(err, GPP_EINVAL,
-                         "loan %d has port %d and %zu bytes, expected 0 ... %d and some", k,
+                         "fetch %d has port %d and %zu bytes, expected 0 ... %d and some", k,
                          l->in_port, l->bytes, UINT16_MAX);
     return GPP_OK;
 }
@@ -118,57 +117,57 @@ static gpp_status check_loan(const gpp__plan_maker *p, int k, gpp_error *err)
 static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    p->routes = p->spec->routes;
-    if (p->routes < 0 || 2 * (int64_t)p->routes + 3 * (int64_t)p->n > INT32_MAX / p->m)
+    p->edges = p->spec->edges;
+    if (p->edges < 0 || 2 * (int64_t)p->edges + 3 * (int64_t)p->n > INT32_MAX / p->m)
         return gpp__fail(err, GPP_EINVAL,
-                         "%d micro-batches of %d routes and %d partitions are too many values",
-                         p->m, p->routes, p->n);
-    p->pools = p->routes + 3 * p->n;
-    p->values = (2 * p->routes + 3 * p->n) * p->m;
+                         "%d micro-batches of %d edges and %d partitions are too many values", p->m,
+                         p->edges, p->n);
+    p->pools = p->edges + 3 * p->n;
+    p->values = (2 * p->edges + 3 * p->n) * p->m;
     for (int j = 0; j < p->n && status == GPP_OK; j++)
         status = check_home(p, j, err);
-    for (int r = 0; r < p->routes && status == GPP_OK; r++)
+    for (int r = 0; r < p->edges && status == GPP_OK; r++)
         status = check_route(p, r, err);
-    if (p->spec->loans < 0 || p->spec->loans > INT32_MAX / p->m)
-        return gpp__fail(err, GPP_EINVAL, "%d micro-batches of %d loans are too many", p->m,
-                         p->spec->loans);
-    for (int k = 0; k < p->spec->loans && status == GPP_OK; k++)
+    if (p->spec->fetches < 0 || p->spec->fetches > INT32_MAX / p->m)
+        return gpp__fail(err, GPP_EINVAL, "%d micro-batches of %d fetches are too many", p->m,
+                         p->spec->fetches);
+    for (int k = 0; k < p->spec->fetches && status == GPP_OK; k++)
         status = check_loan(p, k, err);
     return status;
 }
 
 static gpp_status take_loans(gpp__plan_maker *p, gpp_error *err)
 {
-    size_t count = (size_t)p->spec->loans;
-    p->plan->loan = malloc((count + 1) * sizeof *p->plan->loan);
-    if (!p->plan->loan)
-        return gpp__fail(err, GPP_ENOMEM, "%zu loans", count);
+    size_t count = (size_t)p->spec->fetches;
+    p->plan->fetch = malloc((count + 1) * sizeof *p->plan->fetch);
+    if (!p->plan->fetch)
+        return gpp__fail(err, GPP_ENOMEM, "%zu fetches", count);
     if (count > 0)
-        memcpy(p->plan->loan, p->spec->loan, count * sizeof *p->plan->loan);
-    p->plan->loans = (int)count;
+        memcpy(p->plan->fetch, p->spec->fetch, count * sizeof *p->plan->fetch);
+    p->plan->fetches = (int)count;
     return GPP_OK;
 }
 
-/* --- routes */
+/* --- edges ------------------------------------------------------------------------------------ */
 
 /* Into one piece of memory, their names behind them. */
 static bool copy_routes(gpp__plan_maker *p)
 {
-    size_t count = (size_t)p->routes, size = count * sizeof *p->plan->route + 1;
+    size_t count = (size_t)p->edges, size = count * sizeof *p->plan->edge + 1;
     for (size_t r = 0; r < count; r++)
-        size += p->spec->route[r].name ? strlen(p->spec->route[r].name) + 1 : 0;
-    p->plan->route = malloc(size);
-    if (!p->plan->route)
+        size += p->spec->edge[r].name ? strlen(p->spec->edge[r].name) + 1 : 0;
+    p->plan->edge = malloc(size);
+    if (!p->plan->edge)
         return false;
-    p->plan->routes = p->routes;
-    char *text = (char *)(p->plan->route + count);
+    p->plan->edges = p->edges;
+    char *text = (char *)(p->plan->edge + count);
     for (size_t r = 0; r < count; r++) {
-        gpp__route *route = &p->plan->route[r];
-        *route = p->spec->route[r];
-        if (!route->name)
+        gpp__edge *edge = &p->plan->edge[r];
+        *edge = p->spec->edge[r];
+        if (!edge->name)
             continue;
-        size_t length = strlen(route->name) + 1;
-        route->name = memcpy(text, route->name, length);
+        size_t length = strlen(edge->name) + 1;
+        edge->name = memcpy(text, edge->name, length);
         text += length;
     }
     return true;
@@ -176,48 +175,47 @@ static bool copy_routes(gpp__plan_maker *p)
 
 static int end_of(const gpp__plan_maker *p, int r, bool to)
 {
-    return to ? p->plan->route[r].to : p->plan->route[r].from;
+    return to ? p->plan->edge[r].to : p->plan->edge[r].from;
 }
 
 /* By counting. `first` is where a row ends until the row has been filled from its end. */
 static void sort_routes(const gpp__plan_maker *p, gpp__links *links, bool to)
 {
     memset(links->first, 0, ((size_t)p->n + 2) * sizeof *links->first);
-    for (int r = 0; r < p->routes; r++)
+    for (int r = 0; r < p->edges; r++)
         links->first[end_of(p, r, to)]++;
     for (int j = 0; j <= p->n; j++)
         links->first[j + 1] += links->first[j];
-    for (int r = p->routes - 1; r >= 0; r--)
+    for (int r = p->edges - 1; r >= 0; r--)
         links->list[--links->first[end_of(p, r, to)]] = r;
 }
 
 static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
 {
     for (int j = 0; j < p->n; j++) {
-        const int32_t *r = gpp__routes_from(p, j), *end = gpp__routes_from(p, j + 1);
-        while (r < end && p->plan->route[*r].to != j + 1)
+        const int32_t *r = gpp__edges_from(p, j), *end = gpp__edges_from(p, j + 1);
+        while (r < end && p->plan->edge[*r].to != j + 1)
             r++;
         if (r == end && j < p->n - 1)
-            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to %d", j,
-                             j + 1);
+            return gpp__fail(err, GPP_EINVAL, "there is no edge from partition %d to %d", j, j + 1);
         if (r == end)
-            return gpp__fail(err, GPP_EINVAL, "there is no route from partition %d to the caller",
+            return gpp__fail(err, GPP_EINVAL, "there is no edge from partition %d to the caller",
                              j);
     }
     return GPP_OK;
 }
 
-/* What routes and homes mean for a partition. */
+/* What edges and homes mean for a partition. */
 static void find_roles(gpp__plan_maker *p)
 {
     for (int j = p->n - 1; j >= 0; j--) {
         p->reach[j] = j;
-        for (const int32_t *r = gpp__routes_from(p, j); r < gpp__routes_from(p, j + 1); r++)
-            if (p->plan->route[*r].to == j + 1 && p->plan->route[*r].grad)
+        for (const int32_t *r = gpp__edges_from(p, j); r < gpp__edges_from(p, j + 1); r++)
+            if (p->plan->edge[*r].to == j + 1 && p->plan->edge[*r].grad)
                 p->reach[j] = j + 1 < p->n ? p->reach[j + 1] : p->n;
         p->gate[j] = true;
-        for (const int32_t *r = gpp__routes_to(p, j); r < gpp__routes_to(p, j + 1); r++)
-            p->gate[j] = p->gate[j] && !p->plan->route[*r].grad;
+        for (const int32_t *r = gpp__edges_to(p, j); r < gpp__edges_to(p, j + 1); r++)
+            p->gate[j] = p->gate[j] && !p->plan->edge[*r].grad;
         if (p->spec->stage[j].trains)
             p->learns[p->spec->stage[j].home] = true;
         if (p->spec->stage[j].stats > 0 && p->spec->statistics && p->shape.update)
@@ -225,14 +223,14 @@ static void find_roles(gpp__plan_maker *p)
     }
 }
 
-/* The most that gpp__plan_needs finds: a task's routes from its partition or the gates of all
+/* The most that gpp__plan_needs finds: a task's edges from its partition or the gates of all
  * devices, and a few. */
 static size_t most_needs(const gpp__plan_maker *p)
 {
     enum { BESIDES_ROUTES = 3 };
     ptrdiff_t most = gpp__plan_gates_devices(p) ? p->shape.devices : 0;
     for (int j = 0; j < p->n; j++) {
-        ptrdiff_t out = gpp__routes_from(p, j + 1) - gpp__routes_from(p, j);
+        ptrdiff_t out = gpp__edges_from(p, j + 1) - gpp__edges_from(p, j);
         most = out > most ? out : most;
     }
     return (size_t)most + BESIDES_ROUTES;
@@ -240,15 +238,15 @@ static size_t most_needs(const gpp__plan_maker *p)
 
 static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
 {
-    size_t n = (size_t)p->n, routes = (size_t)p->routes;
-    p->in.first = malloc((3 * n + 4 + 2 * routes) * sizeof *p->in.first);
+    size_t n = (size_t)p->n, edges = (size_t)p->edges;
+    p->in.first = malloc((3 * n + 4 + 2 * edges) * sizeof *p->in.first);
     p->gate = calloc(3 * n, sizeof *p->gate);
     if (!p->in.first || !p->gate || !copy_routes(p))
-        return gpp__fail(err, GPP_ENOMEM, "%d routes of %d partitions", p->routes, p->n);
+        return gpp__fail(err, GPP_ENOMEM, "%d edges of %d partitions", p->edges, p->n);
     p->in.list = p->in.first + n + 2;
-    p->out.first = p->in.list + routes;
+    p->out.first = p->in.list + edges;
     p->out.list = p->out.first + n + 2;
-    p->reach = p->out.list + routes;
+    p->reach = p->out.list + edges;
     p->learns = p->gate + n;
     p->commits = p->learns + n;
     sort_routes(p, &p->in, true);
@@ -261,7 +259,7 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
     return p->need ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "needs of a task");
 }
 
-/* --- the plan */
+/* --- the plan --------------------------------------------------------------------------------- */
 
 /* Room in the plan for the table's tasks. */
 static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
@@ -345,15 +343,15 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->bytes);
     free(plan->buffer);
     free(plan->access);
-    free(plan->route);
-    free(plan->loan);
+    free(plan->edge);
+    free(plan->fetch);
     free(plan->task);
     free(plan->trains);
     free(plan->device_of);
     free(plan);
 }
 
-/* --- the longest path */
+/* --- the longest path ------------------------------------------------------------------------- */
 
 /* Until when a buffer is written and read by the tasks submitted so far. */
 typedef struct use {

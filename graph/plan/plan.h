@@ -24,24 +24,24 @@
 typedef struct gpp__stage_sizes {
     size_t params; /* parameters and packed weights; of all partitions with the same home */
     size_t grads, optimizer;
-    size_t tape;    /* 0: none */
-    size_t kept;    /* of a micro-batch that is recomputed, from forward to backward; 0: nothing */
-    size_t held;    /* of a micro-batch whose backward is split, from B to W; 0: nothing */
-    size_t scratch; /* largest any of its tasks needs */
-    size_t stats;   /* of one micro-batch; 0: none */
-    int home;       /* partition that holds its parameters, gradients and optimizer state: itself,
+    size_t tape;     /* 0: none */
+    size_t partial;  /* of a micro-batch that is recomputed, from forward to backward; 0: nothing */
+    size_t deferred; /* of a micro-batch whose backward is split, from B to W; 0: nothing */
+    size_t scratch;  /* largest any of its tasks needs */
+    size_t stats;    /* of one micro-batch; 0: none */
+    int home;        /* partition that holds its parameters, gradients and optimizer state: itself,
                        or the first of those on its device that share some */
-    bool trains;    /* has parameters that learn */
+    bool trains;     /* has parameters that learn */
     bool may_fail;
 } gpp__stage_sizes;
 
 /**
  * A value on its way from one partition to another: one buffer a micro-batch from its producer to
- * its consumer; partitions between never see it. Boundaries are routes from j-1 to j, skips any
- * others, the model's outputs routes to `partitions`, the caller. The model's inputs are no routes:
- * they are the caller's memory, and where a device cannot reach that, loans.
+ * its consumer; partitions between never see it. Boundaries are edges from j-1 to j, skips any
+ * others, the model's outputs edges to `partitions`, the caller. The model's inputs are no edges:
+ * they are the caller's memory, and where a device cannot reach that, fetches.
  */
-typedef struct gpp__route {
+typedef struct gpp__edge {
     int from, to;          /* from < to <= partitions */
     int out_port, in_port; /* which of the producer's out-ports and the consumer's in-ports it is;
                               in_port of an output of the model: which one */
@@ -50,28 +50,28 @@ typedef struct gpp__route {
     bool backward_reads_out, recompute_reads_out; /* at the producer; a W reads what a backward */
     bool backward_reads_in, recompute_reads_in;   /* at the consumer; does */
     const char *name; /* of a skip, for pictures; NULL: a boundary's. The plan copies it */
-} gpp__route;
+} gpp__edge;
 
 /** A tensor of the caller's that a partition reads on a device which has to fetch it. Each piece
  * has a buffer of its own, fetched before the first task that reads it and kept for the others. */
-typedef struct gpp__loan {
+typedef struct gpp__fetch {
     int to;       /* partition; `partitions`: losses and seeds */
     int in_port;  /* of the partition; of losses and seeds a gpp__end_port */
     size_t bytes; /* > 0; of a micro-batch, or of all of it */
     bool whole;   /* every micro-batch reads all of it */
     bool backward_reads, recompute_reads;
-} gpp__loan;
+} gpp__fetch;
 
 typedef struct gpp__plan_spec {
     gpp__step_shape shape; /* `trains` is taken from the stages; ascending and split backwards are
                               the step's if it, or the schedule, has them */
     const gpp__schedule *schedule;
     const gpp__stage_sizes *stage; /* [partitions] */
-    const gpp__route *route;       /* [routes] every partition but the last has one to the next; the
+    const gpp__edge *edge;         /* [edges] every partition but the last has one to the next; the
                                       last one to the caller */
-    int routes;
-    const gpp__loan *loan; /* [loans] by ascending partition */
-    int loans;
+    int edges;
+    const gpp__fetch *fetch; /* [fetches] by ascending partition */
+    int fetches;
     const int *node_of; /* [devices] memory node; NULL: all share one */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
                    0: any */
@@ -87,23 +87,23 @@ typedef enum gpp__class {
     GPP__PARAMS,
     GPP__GRADS,
     GPP__OPTIMIZER, /* one of each partition, kept between steps */
-    GPP__ROUTE,     /* of route j: activations and their gradients */
+    GPP__EDGE,      /* of edge j: activations and their gradients */
     GPP__TAPE,
-    GPP__KEPT,
-    GPP__HELD,    /* of partition j */
-    GPP__SCRATCH, /* of partition j; of device j */
-    GPP__STATS,   /* of partition j: a record of each micro-batch */
+    GPP__PARTIAL,
+    GPP__DEFERRED, /* of partition j */
+    GPP__SCRATCH,  /* of partition j; of device j */
+    GPP__STATS,    /* of partition j: a record of each micro-batch */
     GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
     GPP__LOSSES,
     GPP__NORMS,
     GPP__GATE,     /* one value each; with split backwards a gate of each device */
-    GPP__LENT,     /* of loan j: what a device has fetched of it; slot i is micro-batch i's */
+    GPP__FETCHED,  /* of fetch j: what a device has fetched of it; slot i is micro-batch i's */
     GPP__UNPACKED, /* of device j: gradients that somebody looks at; of no plan */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
 
-/** A buffer: slot `slot` of class `cls` for partition (route, device) `j`. */
+/** A buffer: slot `slot` of class `cls` for partition (edge, device) `j`. */
 typedef struct gpp__buffer {
     uint8_t cls;
     int32_t j, slot;
@@ -136,10 +136,10 @@ typedef struct gpp__plan {
     gpp__access *access; /* of all tasks */
     size_t buffers;
     gpp__buffer *buffer;
-    int routes;
-    gpp__route *route;
-    int loans;
-    gpp__loan *loan;
+    int edges;
+    gpp__edge *edge;
+    int fetches;
+    gpp__fetch *fetch;
     size_t *bytes; /* [devices] planned peak */
 } gpp__plan;
 

@@ -47,15 +47,15 @@ typedef struct slotter {
     size_t kept_room, unused_count;
 } slotter;
 
-/* --- pools */
+/* --- pools ------------------------------------------------------------------------------------ */
 
 static int side_of(const slot_pool *pool, int device)
 {
     return device == pool->device[0] ? 0 : 1;
 }
 
-/* True when a route's activations are still wanted after all forwards. */
-static bool route_lasts(const gpp__plan_maker *p, const gpp__route *r)
+/* True when a edge's activations are still wanted after all forwards. */
+static bool route_lasts(const gpp__plan_maker *p, const gpp__edge *r)
 {
     bool recomputes = p->shape.checkpointed > 0;
     bool at_producer = r->backward_reads_out || (recomputes && r->recompute_reads_out);
@@ -68,15 +68,15 @@ static bool route_lasts(const gpp__plan_maker *p, const gpp__route *r)
  * other. -1: a value that does not outlive its plan. */
 static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
 {
-    int row = value / p->m, i = value % p->m, c = p->shape.checkpointed, j = row - 2 * p->routes;
+    int row = value / p->m, i = value % p->m, c = p->shape.checkpointed, j = row - 2 * p->edges;
     if (!gpp__plan_is_half(p))
         return -1;
-    if (row < p->routes)
-        return route_lasts(p, &p->plan->route[row]) ? i : -1;
+    if (row < p->edges)
+        return route_lasts(p, &p->plan->edge[row]) ? i : -1;
     if (j >= 2 * p->n) /* held, for a W of the same plan */
         return -1;
     if (j >= p->n)
-        return i < c && p->spec->stage[j - p->n].kept > 0 ? i : -1;
+        return i < c && p->spec->stage[j - p->n].partial > 0 ? i : -1;
     return j >= 0 && i >= c && p->spec->stage[j].tape > 0 ? i - c : -1;
 }
 
@@ -85,12 +85,12 @@ static void make_pools(slotter *s)
     const gpp__plan_maker *p = s->p;
     for (int k = 0; k < p->pools; k++) {
         slot_pool *pool = &s->pool[k];
-        bool inside = k >= p->routes;
+        bool inside = k >= p->edges;
         pool->device[0] =
-            inside ? p->shape.device_of[gpp__pool_partition(p, k)] : gpp__route_producer(p, k);
-        pool->device[1] = inside ? pool->device[0] : gpp__route_consumer(p, k);
+            inside ? p->shape.device_of[gpp__pool_partition(p, k)] : gpp__edge_producer(p, k);
+        pool->device[1] = inside ? pool->device[0] : gpp__edge_consumer(p, k);
         pool->sides = pool->device[0] == pool->device[1] ? 1 : 2;
-        pool->occupants = (size_t)p->m * (size_t)(inside ? p->routes + k : 2 * k);
+        pool->occupants = (size_t)p->m * (size_t)(inside ? p->edges + k : 2 * k);
     }
 }
 
@@ -108,7 +108,7 @@ static void find_last_accesses(slotter *s)
     }
 }
 
-/* --- happens before */
+/* --- happens before --------------------------------------------------------------------------- */
 
 static int32_t *clock_of(const slotter *s, int device)
 {
@@ -179,7 +179,7 @@ static bool keep_clock(slotter *s, size_t k)
     return true;
 }
 
-/* --- slots */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 /* On this side nothing accesses `value` any more. */
 static bool leave_side(slotter *s, int32_t value, int side)

@@ -112,7 +112,7 @@ static void balance_by_placement(gpp_pipe *p)
     int j = -1;
     for (int u = 0; u < p->model->count; u++) {
         if (begins_partition(p->model, u))
-            p->wish[++j] = device_of_unit(p->model, u);
+            p->requested[++j] = device_of_unit(p->model, u);
         p->balance[j]++;
     }
 }
@@ -123,7 +123,7 @@ gpp_status gpp__cut_check_placement(const gpp_pipe *p, const gpp_pipe_options *o
     for (int u = 0; u < p->model->count; u++) {
         const gpp__unit *unit = &p->model->unit[u];
         int j = gpp_pipe_partition_of(p, u);
-        const char *given = o->devices ? o->devices[j] : p->wish[j] ? p->wish[j] : "";
+        const char *given = o->devices ? o->devices[j] : p->requested[j] ? p->requested[j] : "";
         const char *name = p->device_name[p->device_of[j]];
         if (unit->device && strcmp(unit->device, given) != 0 && strcmp(unit->device, name) != 0)
             return gpp__fail_layer(err, GPP_EINVAL, u,
@@ -157,10 +157,10 @@ static gpp_status allocate(gpp_pipe *p, gpp_error *err)
     p->balance = calloc(n, sizeof *p->balance);
     p->first = calloc(n, sizeof *p->first);
     p->home = calloc(n, sizeof *p->home);
-    p->wish = calloc(n, sizeof *p->wish);
+    p->requested = calloc(n, sizeof *p->requested);
     p->device_of = calloc(n, sizeof *p->device_of);
     p->stage = calloc(n, sizeof *p->stage);
-    return p->balance && p->first && p->home && p->wish && p->device_of && p->stage
+    return p->balance && p->first && p->home && p->requested && p->device_of && p->stage
                ? GPP_OK
                : gpp__fail(err, GPP_ENOMEM, "%d partitions", p->partitions);
 }

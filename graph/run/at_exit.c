@@ -34,7 +34,7 @@ static struct {
 
 static void cancel_steps(gpp_pipe *p, bool also_updating)
 {
-    for (int t = 0; t < GPP__TURNS; t++)
+    for (int t = 0; t < GPP__FLIGHTS; t++)
         gpp__job_cancel(&p->flight[t].job, "the program is ending", also_updating);
 }
 
@@ -64,7 +64,7 @@ static void wait_for_steps(gpp_pipe *p, int worker)
 {
     double seconds = p->watchdog > 0 ? p->watchdog : PATIENCE;
     bool moves = !p->stuck;
-    for (int t = 0; t < GPP__TURNS && moves; t++)
+    for (int t = 0; t < GPP__FLIGHTS && moves; t++)
         if (worker >= 0)
             wait_on_worker(&p->flight[t], worker, seconds);
         else

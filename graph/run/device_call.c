@@ -11,13 +11,14 @@
 #include "codelets/move.h"
 #include "graph/run/pipe.h"
 
-static gpp__run run_of(const gpp__seat *seat, gpp_error *err)
+static gpp__run run_of(const gpp__executor *seat, gpp_error *err)
 {
     return (gpp__run){.cuda = seat->cuda, .mover = seat->mover, .err = err};
 }
 
 /* With buffers that the host has acquired. */
-static gpp_status run_here(gpp_pipe *p, const gpp__seat *seat, const gpp__errand *e, gpp_error *err)
+static gpp_status run_here(gpp_pipe *p, const gpp__executor *seat, const gpp__device_call *e,
+                           gpp_error *err)
 {
     char *data[GPP__MOST_USES] = {NULL};
     gpp_status status = GPP_OK;
@@ -35,22 +36,22 @@ static gpp_status run_here(gpp_pipe *p, const gpp__seat *seat, const gpp__errand
 
 #ifndef GPP__STARPU_CUDA
 
-static gpp_status run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+static gpp_status run(gpp_pipe *p, int device, const gpp__device_call *e, gpp_error *err)
 {
-    return run_here(p, &p->state[device].seat, e, err);
+    return run_here(p, &p->state[device].executor, e, err);
 }
 
 #else
 
-static gpp__block_data *block_of(const gpp_pipe *p, const gpp__use *use)
+static gpp__handle *block_of(const gpp_pipe *p, const gpp__call_buffer *use)
 {
     return p->slots[use->cls][use->list].block[0];
 }
 
-/** What a task of an errand knows. */
+/** What a task of an call knows. */
 typedef struct order {
-    const gpp__errand *errand;
-    const gpp__seat *seat;
+    const gpp__device_call *call;
+    const gpp__executor *seat;
     gpp_status status;
     gpp_error *err;
 } order;
@@ -59,26 +60,26 @@ static void run_there(void *buffers[], void *arg)
 {
     order *o = arg;
     char *data[GPP__MOST_USES] = {NULL};
-    gpp__run run = run_of(o->seat, o->err);
-    for (int k = 0; k < o->errand->uses; k++)
-        data[k] = gpp__block_pointer(buffers[k]);
-    o->status = o->errand->run(&run, data, o->errand->arg);
+    gpp__run run = run_of(o->executor, o->err);
+    for (int k = 0; k < o->call->uses; k++)
+        data[k] = gpp__handle_pointer(buffers[k]);
+    o->status = o->call->run(&run, data, o->call->arg);
     if (o->status == GPP_OK)
         o->status = run.mover->wait(&run);
 }
 
 static struct starpu_codelet errand_codelet = {
-    .cuda_funcs = {run_there}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = "errand"};
+    .cuda_funcs = {run_there}, .nbuffers = STARPU_VARIABLE_NBUFFERS, .name = "call"};
 
 static gpp_status submit(gpp_pipe *p, int device, order *o)
 {
     struct starpu_task *task = starpu_task_create();
     task->cl = &errand_codelet;
     task->cl_arg = o;
-    task->nbuffers = o->errand->uses;
-    for (int k = 0; k < o->errand->uses; k++) {
-        task->handles[k] = block_of(p, &o->errand->use[k])->handle;
-        task->modes[k] = o->errand->use[k].mode;
+    task->nbuffers = o->call->uses;
+    for (int k = 0; k < o->call->uses; k++) {
+        task->handles[k] = block_of(p, &o->call->use[k])->handle;
+        task->modes[k] = o->call->use[k].mode;
     }
     task->synchronous = 1;
     task->execute_on_a_specific_worker = 1;
@@ -92,9 +93,9 @@ static gpp_status submit(gpp_pipe *p, int device, order *o)
     return gpp__fail(o->err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-ret));
 }
 
-static gpp_status run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+static gpp_status run(gpp_pipe *p, int device, const gpp__device_call *e, gpp_error *err)
 {
-    const gpp__seat *seat = &p->state[device].seat;
+    const gpp__executor *seat = &p->state[device].executor;
     order o = {e, seat, GPP_OK, err};
     return seat->cuda ? submit(p, device, &o) : run_here(p, seat, e, err);
 }
@@ -102,7 +103,7 @@ static gpp_status run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *
 #endif
 
 /* What has failed in it is asked of the record, so it must not be one that somebody has filled. */
-gpp_status gpp__errand_run(gpp_pipe *p, int device, const gpp__errand *e, gpp_error *err)
+gpp_status gpp__device_call_run(gpp_pipe *p, int device, const gpp__device_call *e, gpp_error *err)
 {
     gpp_error ours = GPP_ERROR_INIT;
     gpp_status status = run(p, device, e, &ours);
@@ -121,7 +122,7 @@ static gpp_status pack(const gpp__run *run, char *const data[], void *arg)
 
 gpp_status gpp__pack_block(gpp_pipe *p, int home, gpp_error *err)
 {
-    const gpp__errand e = {
+    const gpp__device_call e = {
         .run = pack, .arg = &p->stage[home], .uses = 1, .use = {{GPP__PARAMS, home, STARPU_RW}}};
-    return gpp__errand_run(p, p->device_of[home], &e, err);
+    return gpp__device_call_run(p, p->device_of[home], &e, err);
 }

@@ -17,9 +17,7 @@
 #include "graph/run/pipe.h"
 #include "graph/trace/trace.h"
 
-/* --- submission
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- submission ------------------------------------------------------------------------------- */
 
 static const enum starpu_data_access_mode access_mode[] = {[GPP__READ] = STARPU_R,
                                                            [GPP__WRITE] = STARPU_W,
@@ -36,7 +34,7 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
 
 /** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
  */
-static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp__task *t)
+static bool set_buffers(struct starpu_task *task, const gpp__task_graph *e, const gpp__task *t)
 {
     starpu_data_handle_t *handles = task->handles;
     enum starpu_data_access_mode *modes = task->modes;
@@ -54,7 +52,7 @@ static bool set_buffers(struct starpu_task *task, const gpp__exec *e, const gpp_
     return true;
 }
 
-static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
+static int submit_task(const gpp_pipe *p, const gpp__task_graph *e, size_t k)
 {
     const gpp__task *t = &e->plan->task[k];
     struct starpu_task *task = starpu_task_create();
@@ -73,7 +71,7 @@ static int submit_task(const gpp_pipe *p, const gpp__exec *e, size_t k)
 }
 
 /* Whether the lanes have room for all tasks beside those that are still to run. */
-static bool lanes_have_room(const gpp_pipe *p, const gpp__exec *e)
+static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *e)
 {
     bool room = true;
     for (int d = 0; d < p->devices; d++)
@@ -82,7 +80,7 @@ static bool lanes_have_room(const gpp_pipe *p, const gpp__exec *e)
 }
 
 /* Lanes only grow between steps; then for all that may be in flight. */
-static gpp_status reserve_lanes(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     if (lanes_have_room(p, e))
@@ -96,7 +94,7 @@ static gpp_status reserve_lanes(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
 }
 
 /** Gives every task its position in its device's lane: tables follow one another without gaps. */
-static void number_tasks(gpp_pipe *p, gpp__exec *e)
+static void number_tasks(gpp_pipe *p, gpp__task_graph *e)
 {
     for (int d = 0; d < p->devices; d++) {
         uint64_t first = gpp__lane_extend(p->state[d].lane, e->plan->count[d]);
@@ -133,7 +131,7 @@ static void mark_iteration(const gpp_pipe *p, uint64_t run)
 
 static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
-    const gpp__exec *e = f->exec;
+    const gpp__task_graph *e = f->exec;
     int refused = 0;
     size_t submitted = 0;
     mark_iteration(p, f->job.run);
@@ -148,25 +146,25 @@ static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 
 /* --- flights ---------------------------------------------------------------------------------- */
 
-int gpp__flight_turn(const gpp_pipe *p, const gpp__flight *f)
+int gpp__flight_index(const gpp_pipe *p, const gpp__flight *f)
 {
     return (int)(f - p->flight);
 }
 
 gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
 {
-    bool used[GPP__TURNS] = {false};
+    bool used[GPP__FLIGHTS] = {false};
     if (waits)
         return &p->flight[0];
     for (int k = 0; k < p->queued; k++)
         used[p->queue[k]] = true;
-    for (int turn = 1; turn < GPP__TURNS; turn++)
+    for (int turn = 1; turn < GPP__FLIGHTS; turn++)
         if (!used[turn])
             return &p->flight[turn];
     return NULL;
 }
 
-static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__exec *e, uint64_t step)
+static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *e, uint64_t step)
 {
     gpp__job *job = &f->job;
     bool goes_back = e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
@@ -208,7 +206,7 @@ static void assume_success(gpp_pipe *p, unsigned flags)
     }
 }
 
-gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step,
+gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t step,
                               gpp_error *err)
 {
     f->lr = 0;
@@ -223,7 +221,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     if (status == GPP_OK)
         status = gpp__record_begin(p, e, &f->noted, err);
     if (status == GPP_OK)
-        status = gpp__loans_lend(p, e, &f->job, err);
+        status = gpp__fetches_begin(p, e, &f->job, err);
     if (status != GPP_OK)
         return status;
     number_tasks(p, e);
@@ -239,7 +237,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
     gpp_status submitted = submit_all(p, f, &f->error);
     if (submitted != GPP_OK) {
         f->status = submitted;
-        gpp__loans_settle(e);
+        gpp__fetches_wait(e);
     }
     return GPP_OK;
 }
@@ -250,12 +248,12 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_
  * order again. */
 static void give_up(gpp_pipe *p)
 {
-    for (int t = 0; t < GPP__TURNS; t++)
+    for (int t = 0; t < GPP__FLIGHTS; t++)
         if (p->flight[t].flying)
             gpp__job_stop(&p->flight[t].job);
     for (int d = 0; d < p->devices; d++)
         gpp__lane_abandon(p->state[d].lane);
-    for (int t = 0; t < GPP__TURNS && !p->stuck; t++)
+    for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
         if (p->flight[t].flying)
             p->stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog);
     p->broken |= p->stuck;
@@ -277,7 +275,7 @@ void gpp__stuck_settle(gpp_pipe *p)
 {
     if (!p->stuck)
         return;
-    for (int t = 0; t < GPP__TURNS; t++) {
+    for (int t = 0; t < GPP__FLIGHTS; t++) {
         if (!p->flight[t].flying)
             continue;
         gpp__job_wait(&p->flight[t].job, NULL);
@@ -299,8 +297,8 @@ static gpp_status cancel(gpp__flight *f)
  * fail was known of, consistency is gone. Later flights do nothing, and must have ended first. */
 static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__exec *e = f->exec;
-    for (int t = 0; t < GPP__TURNS && !p->stuck; t++)
+    const gpp__task_graph *e = f->exec;
+    for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
         if (p->flight[t].flying && p->watchdog > 0 &&
             !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog))
             give_up(p);
@@ -324,7 +322,7 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
 static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
 {
     char *part;
-    int turn = gpp__flight_turn(p, f);
+    int turn = gpp__flight_index(p, f);
     gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, STARPU_R, &part, &f->error);
     if (status != GPP_OK)
         return status;
@@ -343,19 +341,19 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
     if (!atomic_load(&f->job.norm_there))
         return GPP_OK;
     gpp_status status =
-        gpp__host_acquire(p, GPP__NORMS, gpp__flight_turn(p, f), STARPU_R, &sums, &f->error);
+        gpp__host_acquire(p, GPP__NORMS, gpp__flight_index(p, f), STARPU_R, &sums, &f->error);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < f->job.learns; k++)
         total += ((const double *)sums)[k];
-    gpp__host_release(p, GPP__NORMS, gpp__flight_turn(p, f));
+    gpp__host_release(p, GPP__NORMS, gpp__flight_index(p, f));
     atomic_store(&f->job.norm, sqrt(total));
     return GPP_OK;
 }
 
 gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
 {
-    const gpp__exec *e = p->last_exec;
+    const gpp__task_graph *e = p->last_exec;
     *ms = p->last.bound_ms;
     return e ? gpp__plan_makespan(e->plan, e->ms, NULL, ms, err) : GPP_OK;
 }
@@ -364,7 +362,7 @@ gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
  * another step first. */
 static void take_stats(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__exec *e = f->exec;
+    const gpp__task_graph *e = f->exec;
     size_t n = e->plan->tasks;
     double start = INFINITY, end = -INFINITY;
     if (p->last_exec == e) {

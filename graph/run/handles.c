@@ -2,7 +2,7 @@
  * graph/run/handles.c: the buffers of a pipe: made when a plan first needs them, shared by all plans.
  *
  * Slot k of a class is the same block in every plan, so a mini-batch of another size brings no new
- * memory unless it needs more. Only what a kept forward leaves for its backward, on routes, on
+ * memory unless it needs more. Only what a kept forward leaves for its backward, on edges, on
  * tapes and besides, is an instance of its own.
  */
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 static gpp__slots *lists_of(const gpp_pipe *p, int instance, gpp__class cls)
 {
     static const int8_t of_its_own[GPP__CLASSES] = {
-        [GPP__ROUTE] = 1, [GPP__TAPE] = 2, [GPP__KEPT] = 3};
+        [GPP__EDGE] = 1, [GPP__TAPE] = 2, [GPP__PARTIAL] = 3};
     int list = instance > 0 ? of_its_own[cls] - 1 : -1;
     return list >= 0 ? p->kept[instance - 1].slots[list] : p->slots[cls];
 }
@@ -23,7 +23,7 @@ static int second_payer(const gpp_pipe *p, int device, int other)
     return other >= 0 && p->state[other].node != p->state[device].node ? other : -1;
 }
 
-static void set_charge(gpp_pipe *p, gpp__block_data *b, int c, int device)
+static void set_charge(gpp_pipe *p, gpp__handle *b, int c, int device)
 {
     b->charge[c].node = p->state[device].node;
     b->charge[c].meter = &p->state[device].meter;
@@ -31,14 +31,14 @@ static void set_charge(gpp_pipe *p, gpp__block_data *b, int c, int device)
 }
 
 /** Bytes count to a device's plan once, and again where another memory node holds a copy. */
-static void charge(gpp_pipe *p, gpp__block_data *b, int device, int other)
+static void charge(gpp_pipe *p, gpp__handle *b, int device, int other)
 {
     set_charge(p, b, 0, device);
     if (second_payer(p, device, other) >= 0)
         set_charge(p, b, 1, other);
 }
 
-static void uncharge(gpp_pipe *p, gpp__block_data *b)
+static void uncharge(gpp_pipe *p, gpp__handle *b)
 {
     for (int d = 0; d < p->devices; d++)
         for (int c = 0; c < 2; c++)
@@ -49,7 +49,7 @@ static void uncharge(gpp_pipe *p, gpp__block_data *b)
 
 static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
 {
-    gpp__block_data **grown = realloc(s->block, (size_t)count * sizeof *grown);
+    gpp__handle **grown = realloc(s->block, (size_t)count * sizeof *grown);
     if (!grown)
         return gpp__fail(err, GPP_ENOMEM, "%d buffers", count);
     s->block = grown;
@@ -60,7 +60,7 @@ static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
 }
 
 gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int slot, size_t bytes,
-                         int device, int other, gpp__block_data **block, gpp_error *err)
+                         int device, int other, gpp__handle **block, gpp_error *err)
 {
     gpp__slots *s = &lists_of(p, instance, cls)[j];
     if (slot >= s->count) {
@@ -69,18 +69,18 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
         if (status != GPP_OK)
             return status;
     }
-    gpp__block_data *b = s->block[slot];
+    gpp__handle *b = s->block[slot];
     *block = b;
     if (b->handle && b->bytes >= bytes)
         return GPP_OK;
     if (b->handle) {
-        gpp__block_unregister(b);
+        gpp__handle_unregister(b);
         uncharge(p, b);
     }
     b->bytes = bytes;
-    b->lends = cls == GPP__LENT;
+    b->fetches = cls == GPP__FETCHED;
     charge(p, b, device, other);
-    gpp_status status = gpp__block_register(b, gpp__class_name(cls), err);
+    gpp_status status = gpp__handle_register(b, gpp__class_name(cls), err);
     if (status == GPP_OK)
         starpu_data_set_coordinates(b->handle, 2, j, slot); /* for StarPU's own traces */
     else
@@ -88,12 +88,12 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
     return status;
 }
 
-int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b)
+int gpp__slot_of(const gpp__task_graph *e, const gpp__buffer *b)
 {
     int slots = 0;
-    if (b->cls == GPP__LENT)
-        return b->slot * GPP__TURNS + e->turn;
-    if (b->cls != GPP__ROUTE || b->slot != 0 || e->turn < 2 ||
+    if (b->cls == GPP__FETCHED)
+        return b->slot * GPP__FLIGHTS + e->turn;
+    if (b->cls != GPP__EDGE || b->slot != 0 || e->turn < 2 ||
         (e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return b->slot;
     for (size_t k = 0; k < e->plan->buffers; k++)
@@ -101,14 +101,14 @@ int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b)
     return slots + e->turn - 2;
 }
 
-static size_t bytes_now(const gpp_pipe *p, const gpp__exec *e, const gpp__buffer *b)
+static size_t bytes_now(const gpp_pipe *p, const gpp__task_graph *e, const gpp__buffer *b)
 {
     const gpp__slots *s = &lists_of(p, e->instance, (gpp__class)b->cls)[gpp__slot_list(e, b)];
     int slot = gpp__slot_of(e, b);
     return slot < s->count && s->block[slot]->handle ? s->block[slot]->bytes : 0;
 }
 
-size_t gpp__slots_missing(const gpp_pipe *p, const gpp__exec *e, int device)
+size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *e, int device)
 {
     const gpp__plan *plan = e->plan;
     size_t missing = 0;
@@ -126,7 +126,7 @@ static void free_lists(gpp__slots *lists, int count)
 {
     for (int j = 0; lists && j < count; j++) {
         for (int k = 0; k < lists[j].count; k++) {
-            gpp__block_unregister(lists[j].block[k]);
+            gpp__handle_unregister(lists[j].block[k]);
             free(lists[j].block[k]);
         }
         free(lists[j].block);
@@ -190,7 +190,7 @@ void gpp__discard_kept(gpp_pipe *p)
 /* --- for the host ----------------------------------------------------------------------------- */
 
 /* Where the host uses a buffer: where its device has it, if the host can reach that. */
-static int host_node(const gpp__block_data *b)
+static int host_node(const gpp__handle *b)
 {
     unsigned node = b->charge[0].node;
     return starpu_node_get_kind(node) == STARPU_CPU_RAM ? (int)node : STARPU_MAIN_RAM;
@@ -199,7 +199,7 @@ static int host_node(const gpp__block_data *b)
 gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_data_access_mode mode,
                              char **data, gpp_error *err)
 {
-    gpp__block_data *b = p->slots[cls][j].block[0];
+    gpp__handle *b = p->slots[cls][j].block[0];
     int node = host_node(b);
     if (starpu_data_acquire_on_node(b->handle, node, mode))
         return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
@@ -210,6 +210,6 @@ gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_dat
 
 void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
 {
-    gpp__block_data *b = p->slots[cls][j].block[0];
+    gpp__handle *b = p->slots[cls][j].block[0];
     starpu_data_release_on_node(b->handle, host_node(b));
 }

@@ -106,7 +106,7 @@ gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, 
 
 static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t bytes, gpp_error *err)
 {
-    gpp__block_data *b;
+    gpp__handle *b;
     return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->device_of[j], -1, &b, err)
                  : GPP_OK;
 }
@@ -285,7 +285,7 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
                              gpp_error *err)
 {
     place at = {0};
-    gpp__block_data *room;
+    gpp__handle *room;
     gpp_status status = find(p, false, name, data, count, &at, err);
     if (status != GPP_OK)
         return status;
@@ -298,19 +298,20 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
         return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
     const gpp__stage *s = &p->stage[at.named->partition];
     int device = p->device_of[at.home];
-    bool there = p->state[device].seat.mover;
+    bool there = p->state[device].executor.mover;
     size_t bytes = gpp__align(gpp__stage_room(s) + 1);
     look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
-    gpp__errand e = {.run = look_at,
-                     .arg = &l,
-                     .uses = there ? 2 : 1,
-                     .use = {{GPP__GRADS, at.home, STARPU_R}, {GPP__UNPACKED, device, STARPU_W}}};
+    gpp__device_call e = {
+        .run = look_at,
+        .arg = &l,
+        .uses = there ? 2 : 1,
+        .use = {{GPP__GRADS, at.home, STARPU_R}, {GPP__UNPACKED, device, STARPU_W}}};
     if (there)
         status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
     else if (!l.room)
         status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
     if (status == GPP_OK)
-        status = gpp__errand_run(p, device, &e, err);
+        status = gpp__device_call_run(p, device, &e, err);
     free(l.room);
     return status;
 }
@@ -354,7 +355,7 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     if (!found)
         return gpp__fail(err, GPP_ENOENT, "no parameter, and no layer with parameters, is \"%s\"",
                          name);
-    gpp__exec_free_all(p); /* plans and programs follow from what learns */
+    gpp__task_graph_free_all(p); /* plans and programs follow from what learns */
     gpp__discard_kept(p);
     p->has_grads = p->pending = false;
     return GPP_OK;

@@ -10,8 +10,7 @@
 #include "graph/run/pipe.h"
 #include "graph/trace/trace.h"
 
-/* --- checkpoint modes
- * ---------------------------------------------------------------------------------------------- */
+/* --- checkpoint modes ------------------------------------------------------------------------- */
 
 static const char *const checkpoint_names[] = {"except_last", "always", "never", "budget"};
 enum { MODES = sizeof checkpoint_names / sizeof *checkpoint_names };
@@ -36,9 +35,7 @@ gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_erro
                      name ? name : "(null)");
 }
 
-/* --- options
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 /* An empty mini-batch is cut into as many pieces as there are chunks, so their number is bounded.
  */
@@ -103,8 +100,8 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
 static gpp_status make_slots(gpp_pipe *p, gpp_error *err)
 {
     int n = p->partitions > p->devices ? p->partitions : p->devices;
-    n = n > GPP__TURNS ? n : GPP__TURNS;
-    n = n > gpp__loans_most(p) ? n : gpp__loans_most(p);
+    n = n > GPP__FLIGHTS ? n : GPP__FLIGHTS;
+    n = n > gpp__fetches_most(p) ? n : gpp__fetches_most(p);
     p->slot_lists = p->crossings > n ? p->crossings : n;
     for (int c = 0; c < GPP__CLASSES; c++)
         if (!(p->slots[c] = gpp__slots_new(p)))
@@ -189,10 +186,10 @@ static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
 {
     if (!batch || p->batches > 1)
         return GPP_OK;
-    gpp__exec *e;
+    gpp__task_graph *e;
     gpp__batch rows = {{batch}};
     unsigned flags = p->loss ? gpp__pipe_training(p) : GPP__DO_FORWARD | GPP__DO_OUTPUTS;
-    return gpp__exec_get(p, flags, &rows, 0, 0, &e, err);
+    return gpp__task_graph_get(p, flags, &rows, 0, 0, &e, err);
 }
 
 static gpp_status copy_model(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *o,
@@ -272,7 +269,7 @@ static gpp_status make(gpp_pipe **pipe, bool draft, const gpp_model *model,
     if (!p)
         return gpp__fail(err, GPP_ENOMEM, "a pipe");
     atomic_init(&p->failed, UINT64_MAX);
-    for (int t = 0; t < GPP__TURNS; t++)
+    for (int t = 0; t < GPP__FLIGHTS; t++)
         gpp__job_init(&p->flight[t].job, &p->failed);
     p->draft = draft;
     p->chunks = o->chunks;
@@ -314,7 +311,7 @@ void gpp_pipe_free(gpp_pipe *p)
     gpp__stuck_settle(p);
     gpp__exit_forget(p);
     gpp__recorder_free(p);
-    gpp__exec_free_all(p);
+    gpp__task_graph_free_all(p);
     if (p->has_runtime)
         gpp__slots_free_all(p);
     for (int j = 0; j < p->stages; j++)
@@ -327,7 +324,7 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->balance);
     free(p->first);
     free(p->home);
-    free(p->wish);
+    free(p->requested);
     free(p->crossing);
     free(p->device_of);
     free(p->loss_attr);
@@ -341,16 +338,14 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p->optimizer_attr);
     free(p->op);
     gpp_model_free(p->model);
-    for (int t = 0; t < GPP__TURNS; t++) {
+    for (int t = 0; t < GPP__FLIGHTS; t++) {
         gpp__job_release(&p->flight[t].job);
         free(p->flight[t].learn_attr);
     }
     free(p);
 }
 
-/* --- looking at it
- * -------------------------------------------------------------------------------------------------
- */
+/* --- looking at it ---------------------------------------------------------------------------- */
 
 void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
 {
@@ -397,7 +392,7 @@ gpp_status gpp_pipe_draw(gpp_pipe *p, gpp_picture picture, int64_t batch, char *
     gpp__batch rows;
     for (int b = 0; b < GPP__BATCHES; b++)
         rows.rows[b] = b < p->batches ? batch : 0;
-    gpp_status status = gpp__exec_plan(p, gpp__pipe_training(p), &rows, &plan, err);
+    gpp_status status = gpp__task_graph_plan(p, gpp__pipe_training(p), &rows, &plan, err);
     if (status != GPP_OK)
         return status;
     size_t size;

@@ -35,7 +35,7 @@ typedef struct gpp__batch {
 typedef struct gpp__script gpp__script;
 
 /** The programs of all partitions for one number of rows. */
-typedef struct gpp__progset {
+typedef struct gpp__program_set {
     gpp__batch rows;
     bool grad_input;
     int users;              /* execs */
@@ -44,7 +44,7 @@ typedef struct gpp__progset {
     int copies;             /* micro-batches of a step; 0 without scripts */
     gpp__batch step[2];     /* rows of all pieces but the last, and of the last, for which scripts
                                were chosen */
-} gpp__progset;
+} gpp__program_set;
 
 /** What a program does with what it cannot keep: moves for gpp__program_follow. */
 struct gpp__script {
@@ -53,33 +53,33 @@ struct gpp__script {
 };
 
 /** A plan with everything its tasks need, ready to be submitted again and again. */
-typedef struct gpp__exec {
+typedef struct gpp__task_graph {
     unsigned flags;
     gpp__batch rows;
     int instance;  /* of the buffers that outlive it: 0, or a kept forward's */
     int turn;      /* of the flights that run it */
     uint64_t used; /* clock of the cache */
     gpp__plan *plan;
-    gpp__progset *full,
-        *last;               /* last: of the last micro-batch when it is shorter, else full again */
-    gpp__cell *cell;         /* [tasks] */
-    gpp__ticket *ticket;     /* [tasks] */
-    double *ms;              /* [tasks] that they took when they ran last */
-    char *look;              /* [tasks · GPP__LOOK] page-locked; NULL: no task is a GPU's */
-    gpp__block_data **block; /* [plan->buffers] */
-} gpp__exec;
+    gpp__program_set *full,
+        *last;           /* last: of the last micro-batch when it is shorter, else full again */
+    gpp__cell *cell;     /* [tasks] */
+    gpp__ticket *ticket; /* [tasks] */
+    double *ms;          /* [tasks] that they took when they ran last */
+    char *result;        /* [tasks · GPP__RESULT_BYTES] page-locked; NULL: no task is a GPU's */
+    gpp__handle **block; /* [plan->buffers] */
+} gpp__task_graph;
 
-enum { GPP__EXECS = 16, GPP__PROGSETS = 2 * GPP__EXECS + 2 };
+enum { GPP__TASK_GRAPHS = 16, GPP__PROGRAM_SETS = 2 * GPP__TASK_GRAPHS + 2 };
 
-/** The blocks of one class for one partition (route, device), by slot. */
+/** The blocks of one class for one partition (edge, device), by slot. */
 typedef struct gpp__slots {
     int count;
-    gpp__block_data **block;
+    gpp__handle **block;
 } gpp__slots;
 
 typedef struct gpp__device_state {
     const gpp__device *device;
-    gpp__seat seat;
+    gpp__executor executor;
     gpp__lane *lane;
     gpp__meter meter;
     size_t planned;
@@ -94,15 +94,15 @@ typedef struct gpp__crossing {
 } gpp__crossing;
 
 /** Flights at once: that of calls that wait, and of steps that were submitted. */
-enum { GPP__TURNS = 1 + GPP_MAX_SUBMITTED };
+enum { GPP__FLIGHTS = 1 + GPP_MAX_SUBMITTED };
 
 /** A plan's run: launched, landed, and then what came of it. */
 typedef struct gpp__flight {
     gpp__job job;
-    gpp__exec *exec;  /* what it runs, or has run; NULL: nothing yet, or that is forgotten */
-    bool flying;      /* launched, not landed */
-    char *learn_attr; /* [parameters][optimizer->attr_size] for its update */
-    uint64_t steps;   /* the pipe's numbers when it was launched */
+    gpp__task_graph *exec; /* what it runs, or has run; NULL: nothing yet, or that is forgotten */
+    bool flying;           /* launched, not landed */
+    char *learn_attr;      /* [parameters][optimizer->attr_size] for its update */
+    uint64_t steps;        /* the pipe's numbers when it was launched */
     int64_t updates;
     double lr;
     int noted; /* step of the recorder, -1: none */
@@ -120,7 +120,7 @@ typedef struct gpp__kept {
     int name; /* -1: the call did not ask for one */
     gpp__batch rows;
     uint64_t step;                      /* of the random generator */
-    gpp__slots *slots[GPP__KEPT_LISTS]; /* routes, tapes, what is kept beside them */
+    gpp__slots *slots[GPP__KEPT_LISTS]; /* edges, tapes, what is kept beside them */
 } gpp__kept;
 
 /** A parameter or buffer by its name. */
@@ -138,7 +138,7 @@ struct gpp_pipe {
     int partitions;              /* >= 1, also of a model without layers */
     int *balance, *first;        /* [partitions] layers; index of the first */
     int *home;                   /* [partitions] whose parameter block it uses */
-    const char **wish;           /* [partitions] device by placement of layers, else NULL */
+    const char **requested;      /* [partitions] device by placement of layers, else NULL */
     bool shares;                 /* some partitions have one block together */
     int batches;                 /* mini-batches of different size that go in */
     int crossings;
@@ -186,21 +186,21 @@ struct gpp_pipe {
     gpp__stage *stage;               /* [partitions] */
     int stages;                      /* initialised */
     gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
-    int slot_lists;                  /* most of partitions, devices, crossings and loans */
+    int slot_lists;                  /* most of partitions, devices, crossings and fetches */
     gpp__kept *kept;
     int kepts, next_name;
 
-    gpp__exec *exec[GPP__EXECS];
-    gpp__progset *progset[GPP__PROGSETS];
+    gpp__task_graph *exec[GPP__TASK_GRAPHS];
+    gpp__program_set *progset[GPP__PROGRAM_SETS];
     uint64_t clock;
 
-    gpp__flight flight[GPP__TURNS]; /* 0: of calls that wait */
-    int queue[GPP_MAX_SUBMITTED];   /* flights of submitted steps, in their order: */
+    gpp__flight flight[GPP__FLIGHTS]; /* 0: of calls that wait */
+    int queue[GPP_MAX_SUBMITTED];     /* flights of submitted steps, in their order: */
     int queued, landed;          /* not waited for by the caller; of them, the first have landed */
     uint64_t runs;               /* launched */
     atomic_uint_fast64_t failed; /* run that has failed and was not reported; UINT64_MAX: none */
     gpp_step_stats last; /* of the last call that was waited for; without its bound as long as */
-    const gpp__exec *last_exec; /* has the times of its tasks */
+    const gpp__task_graph *last_exec; /* has the times of its tasks */
     bool has_last;
     uint64_t steps;       /* training passes launched: the random generator's step */
     int64_t updates;      /* of the optimizer, launched; also those skipped for want of finite
@@ -222,7 +222,7 @@ struct gpp_pipe {
     char *names;
 };
 
-/** A pipe that is never run, only planned (gpp__exec_plan): the runtime is not started, nothing
+/** A pipe that is never run, only planned (gpp__task_graph_plan): the runtime is not started, nothing
  * large is allocated, and no limit of memory applies. */
 gpp_status gpp__pipe_draft(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
                            gpp_error *err);
@@ -255,23 +255,25 @@ void gpp__place_release(gpp_pipe *pipe);
 
 /** The executable plan of a step; made, and buffers with it, when it is new. Belongs to the pipe.
  * @param instance  0, or that of a kept forward  @param turn  of the flight that will run it */
-gpp_status gpp__exec_get(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, int instance,
-                         int turn, gpp__exec **exec, gpp_error *err);
+gpp_status gpp__task_graph_get(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, int instance,
+                               int turn, gpp__task_graph **exec, gpp_error *err);
 /** Programs of a step that was cut into `m` pieces: of all but the last, and of the last. Give them
- * back with gpp__progset_put. */
-gpp_status gpp__progsets_get(gpp_pipe *pipe, const gpp__batch *full, const gpp__batch *last, int m,
-                             bool grad_input, bool trains, gpp__progset *set[2], gpp_error *err);
-void gpp__progset_put(gpp_pipe *pipe, gpp__progset *set);
+ * back with gpp__program_set_put. */
+gpp_status gpp__program_sets_get(gpp_pipe *pipe, const gpp__batch *full, const gpp__batch *last,
+                                 int m, bool grad_input, bool trains, gpp__program_set *set[2],
+                                 gpp_error *err);
+void gpp__program_set_put(gpp_pipe *pipe, gpp__program_set *set);
 /** A plan over given programs. */
-gpp_status gpp__exec_make_plan(gpp_pipe *pipe, unsigned flags, int m, const gpp__progset *full,
-                               const gpp__progset *last, gpp__plan **plan, gpp_error *err);
+gpp_status gpp__task_graph_make_plan(gpp_pipe *pipe, unsigned flags, int m,
+                                     const gpp__program_set *full, const gpp__program_set *last,
+                                     gpp__plan **plan, gpp_error *err);
 
 /* What is kept and what is made again, where there is room for a part (budget.c). */
 
 /** Choose by the programs of `full`, and let them and those of `last`, which may be the same,
  * follow.
  */
-gpp_status gpp__budget_choose(gpp_pipe *pipe, gpp__progset *full, gpp__progset *last, int m,
+gpp_status gpp__budget_choose(gpp_pipe *pipe, gpp__program_set *full, gpp__program_set *last, int m,
                               gpp_error *err);
 /** Keep the times of a profile. */
 gpp_status gpp__budget_take_times(gpp_pipe *pipe, const gpp_profile *profile, gpp_error *err);
@@ -279,36 +281,35 @@ gpp_status gpp__budget_take_times(gpp_pipe *pipe, const gpp_profile *profile, gp
 double gpp__guess_cost(const gpp__layer *layer);
 
 /** Plan and programs of a step, of a draft as well; nothing that could run. Release with
- * gpp__exec_put. */
-gpp_status gpp__exec_draft(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, gpp__exec *exec,
-                           gpp_error *err);
-void gpp__exec_put(gpp_pipe *pipe, gpp__exec *exec);
+ * gpp__task_graph_put. */
+gpp_status gpp__task_graph_draft(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows,
+                                 gpp__task_graph *exec, gpp_error *err);
+void gpp__task_graph_put(gpp_pipe *pipe, gpp__task_graph *exec);
 /** Only the plan, for a picture. Free with gpp__plan_free. */
-gpp_status gpp__exec_plan(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows, gpp__plan **plan,
-                          gpp_error *err);
-void gpp__exec_free_all(gpp_pipe *pipe);
+gpp_status gpp__task_graph_plan(gpp_pipe *pipe, unsigned flags, const gpp__batch *rows,
+                                gpp__plan **plan, gpp_error *err);
+void gpp__task_graph_free_all(gpp_pipe *pipe);
 
 /** The block of a buffer, registered with at least `bytes`. */
 gpp_status gpp__slot_get(gpp_pipe *pipe, int instance, gpp__class cls, int j, int slot,
-                         size_t bytes, int device, int other, gpp__block_data **block,
-                         gpp_error *err);
-/* --- the caller's tensors on devices that have to fetch them (loans.c) */
+                         size_t bytes, int device, int other, gpp__handle **block, gpp_error *err);
+/* --- the caller's tensors on devices that have to fetch them (fetches.c) ---------------------- */
 
 /** How many there are at most. */
-int gpp__loans_most(const gpp_pipe *pipe);
+int gpp__fetches_most(const gpp_pipe *pipe);
 /** Those of a step. @return their number */
-int gpp__loans_find(const gpp_pipe *pipe, const gpp__progset *full, const gpp__progset *last,
-                    gpp__loan loan[]);
+int gpp__fetches_find(const gpp_pipe *pipe, const gpp__program_set *full,
+                      const gpp__program_set *last, gpp__fetch fetch[]);
 /** Before a launch: where the caller has them. When it fails, nothing reads them any more. */
-gpp_status gpp__loans_lend(const gpp_pipe *pipe, const gpp__exec *exec, const gpp__job *job,
-                           gpp_error *err);
+gpp_status gpp__fetches_begin(const gpp_pipe *pipe, const gpp__task_graph *exec,
+                              const gpp__job *job, gpp_error *err);
 /** Wait for what is on its way, where tasks that would read it could not be submitted. */
-void gpp__loans_settle(const gpp__exec *exec);
+void gpp__fetches_wait(const gpp__task_graph *exec);
 
 /** Bytes by which a plan's buffers would make a device's plan grow. */
-size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__exec *exec, int device);
+size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__task_graph *exec, int device);
 /** Which list of its class's a buffer's slots are in. */
-static inline int gpp__slot_list(const gpp__exec *e, const gpp__buffer *b)
+static inline int gpp__slot_list(const gpp__task_graph *e, const gpp__buffer *b)
 {
     return b->cls == GPP__LOSSES || b->cls == GPP__NORMS
                ? e->turn
@@ -316,7 +317,7 @@ static inline int gpp__slot_list(const gpp__exec *e, const gpp__buffer *b)
 }
 /** Which of its list's slots a buffer is in. The first micro-batch of a submitted evaluation has
  * one of its turn's: it need not wait for the last of the evaluation before. */
-int gpp__slot_of(const gpp__exec *e, const gpp__buffer *b);
+int gpp__slot_of(const gpp__task_graph *e, const gpp__buffer *b);
 /** Empty lists, one for each partition, device or crossing. NULL: no memory. */
 gpp__slots *gpp__slots_new(const gpp_pipe *pipe);
 void gpp__slots_free_all(gpp_pipe *pipe);
@@ -329,23 +330,24 @@ gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j,
                              enum starpu_data_access_mode mode, char **data, gpp_error *err);
 void gpp__host_release(gpp_pipe *pipe, gpp__class cls, int j);
 
-/* Work on buffers outside steps (errand.c). */
+/* Work on buffers outside steps (call.c). */
 enum { GPP__MOST_USES = 4 };
-/** The first slot of a class of partition, route or device `list`. */
-typedef struct gpp__use {
+/** The first slot of a class of partition, edge or device `list`. */
+typedef struct gpp__call_buffer {
     gpp__class cls;
     int list;
     enum starpu_data_access_mode mode;
-} gpp__use;
-typedef struct gpp__errand {
+} gpp__call_buffer;
+typedef struct gpp__device_call {
     /** @param data  [uses] where the device has the buffers; what it gives the host is there when
-     * the errand is done */
+     * the call is done */
     gpp_status (*run)(const gpp__run *run, char *const data[], void *arg);
     void *arg;
     int uses;
-    gpp__use use[GPP__MOST_USES];
-} gpp__errand;
-gpp_status gpp__errand_run(gpp_pipe *pipe, int device, const gpp__errand *errand, gpp_error *err);
+    gpp__call_buffer use[GPP__MOST_USES];
+} gpp__device_call;
+gpp_status gpp__device_call_run(gpp_pipe *pipe, int device, const gpp__device_call *call,
+                                gpp_error *err);
 /** Make packed weights from the parameters of a block again. */
 gpp_status gpp__pack_block(gpp_pipe *pipe, int home, gpp_error *err);
 
@@ -369,17 +371,17 @@ gpp_status gpp__learn_prepare(gpp_pipe *pipe, gpp__flight *flight, gpp_error *er
 /** Forget what the updates of run `run`, which has failed, have counted. */
 void gpp__learn_restore(gpp_pipe *pipe, uint64_t run);
 
-/* --- launching and landing (flight.c). Flights land in the order in which they were launched. */
+/* --- launching and landing (flight.c). Flights land in the order in which they were launched. --- */
 
 /** The flight that a call that waits, or a submitted step, may use next. NULL: all are in use. */
 gpp__flight *gpp__flight_free(gpp_pipe *pipe, bool waits);
-int gpp__flight_turn(const gpp_pipe *pipe, const gpp__flight *flight);
+int gpp__flight_index(const gpp_pipe *pipe, const gpp__flight *flight);
 /**
  * Submit the tasks of `exec`; the job knows its tensors. Nothing has changed when it fails, unless
  * the pipe is broken.
  */
-gpp_status gpp__flight_launch(gpp_pipe *pipe, gpp__flight *flight, gpp__exec *exec, uint64_t step,
-                              gpp_error *err);
+gpp_status gpp__flight_launch(gpp_pipe *pipe, gpp__flight *flight, gpp__task_graph *exec,
+                              uint64_t step, gpp_error *err);
 /** Wait for it and do what its end asks for: state put back after a failure, statistics, counts,
  * the loss. Its outcome is in the flight then, and returned. */
 gpp_status gpp__flight_land(gpp_pipe *pipe, gpp__flight *flight);
@@ -392,7 +394,7 @@ void gpp__failure_seen(gpp_pipe *pipe);
 /** Parameter `k` of the pipe is, or is of the layer, called `name`. */
 bool gpp__param_is(const gpp_pipe *pipe, int k, const char *name);
 
-/* --- the program may end while steps run (at_exit.c) */
+/* --- the program may end while steps run (at_exit.c) ------------------------------------------ */
 
 /** Before a pipe's first launch. @return GPP_OK or GPP_ENOMEM */
 gpp_status gpp__exit_watch(gpp_pipe *pipe, gpp_error *err);
@@ -409,9 +411,9 @@ gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gp
 void gpp__stuck_settle(gpp_pipe *pipe);
 
 /** Fold the statistics of the step that has just succeeded into the layers' buffers (state.c). */
-gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+gpp_status gpp__commit_statistics(gpp_pipe *pipe, const gpp__task_graph *exec, gpp_error *err);
 /** Put back what updates of the step that has just failed have changed. */
-gpp_status gpp__restore_backup(gpp_pipe *pipe, const gpp__exec *exec, gpp_error *err);
+gpp_status gpp__restore_backup(gpp_pipe *pipe, const gpp__task_graph *exec, gpp_error *err);
 /** Forget all kept forwards. */
 void gpp__discard_kept(gpp_pipe *pipe);
 

@@ -38,7 +38,7 @@ static void choose_workers(gpp_pipe *p)
 static void bind_pool_thread(void *arg, int thread)
 {
     const gpp__device_state *s = arg;
-    hwloc_set_cpubind(s->seat.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
+    hwloc_set_cpubind(s->executor.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
 }
 
 /* The memory node of a device that is not started: its NUMA node, where StarPU tells them apart. */
@@ -62,8 +62,8 @@ static void name_device(gpp_pipe *p, int d)
 static gpp_status start_gpu(gpp_pipe *p, int d, gpp_error *err)
 {
     gpp__device_state *s = &p->state[d];
-    s->seat.mover = gpp__runtime_mover();
-    return gpp__runtime_cuda(s->worker, p->cuda_mode, &s->seat.cuda, err);
+    s->executor.mover = gpp__runtime_mover();
+    return gpp__runtime_cuda(s->worker, p->cuda_mode, &s->executor.cuda, err);
 }
 
 static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
@@ -74,14 +74,14 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
     if (is_gpu(p, d))
         s->worker = gpp__runtime_cuda_worker(p->device[d].ordinal);
     s->node = gpp__runtime_node(s->worker);
-    s->seat.id = atomic_fetch_add(&next_id, 1);
-    s->seat.topology = p->runtime.topology;
-    s->seat.home = p->runtime.owned && !is_gpu(p, d) ? p->device[d].cpuset[0] : NULL;
+    s->executor.id = atomic_fetch_add(&next_id, 1);
+    s->executor.topology = p->runtime.topology;
+    s->executor.home = p->runtime.owned && !is_gpu(p, d) ? p->device[d].cpuset[0] : NULL;
     p->node_of[d] = (int)s->node;
-    s->seat.far = is_gpu(p, d) && s->node != STARPU_MAIN_RAM;
-    gpp_status status =
-        is_gpu(p, d) ? start_gpu(p, d, err)
-                     : gpp__pool_new(&s->seat.pool, p->device[d].cores, bind_pool_thread, s, err);
+    s->executor.fetches = is_gpu(p, d) && s->node != STARPU_MAIN_RAM;
+    gpp_status status = is_gpu(p, d) ? start_gpu(p, d, err)
+                                     : gpp__pool_new(&s->executor.pool, p->device[d].cores,
+                                                     bind_pool_thread, s, err);
     return status == GPP_OK ? gpp__lane_new(&s->lane, p->runtime.context, s->worker, 1024, err)
                             : status;
 }
@@ -100,13 +100,14 @@ static const char *needs_cores(const gpp_pipe *p)
     return p->optimizer && !p->optimizer->update_cuda ? p->optimizer->name : NULL;
 }
 
-/* Without a wish, whatever can run the model. */
-static gpp_status start_runtime(gpp_pipe *p, const gpp__wish *wish, gpp_error *err)
+/* Without a request, whatever can run the model. */
+static gpp_status start_runtime(gpp_pipe *p, const gpp__device_request *request, gpp_error *err)
 {
-    const char *why = wish->specs ? NULL : needs_cores(p);
-    const gpp__wish cores = {0};
-    gpp_status status = p->draft ? gpp__runtime_draft_for(&p->runtime, why ? &cores : wish, err)
-                                 : gpp__runtime_acquire_for(&p->runtime, why ? &cores : wish, err);
+    const char *why = request->specs ? NULL : needs_cores(p);
+    const gpp__device_request cores = {0};
+    gpp_status status = p->draft
+                            ? gpp__runtime_draft_for(&p->runtime, why ? &cores : request, err)
+                            : gpp__runtime_acquire_for(&p->runtime, why ? &cores : request, err);
     if (status == GPP_OK && why && gpp__runtime_mover())
         gpp__log(GPP_LOG_INFO, "\"%s\" has no functions for GPUs: the pipe is on CPU cores", why);
     return status;
@@ -114,19 +115,19 @@ static gpp_status start_runtime(gpp_pipe *p, const gpp__wish *wish, gpp_error *e
 
 gpp_status gpp__place_devices(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
 {
-    const char *const *wish = o->devices ? o->devices : p->wish[0] ? p->wish : NULL;
-    int wishes = o->devices ? o->device_count : wish ? p->partitions : 0;
-    const gpp__wish wanted = {wish, wishes, p->partitions};
+    const char *const *request = o->devices ? o->devices : p->requested[0] ? p->requested : NULL;
+    int requests = o->devices ? o->device_count : request ? p->partitions : 0;
+    const gpp__device_request wanted = {request, requests, p->partitions};
     gpp_status status = start_runtime(p, &wanted, err);
     if (status != GPP_OK)
         return status;
     p->has_runtime = true;
     gpp__offer offer = gpp__runtime_offer(&p->runtime);
-    status = gpp__devices_choose(&offer, wish, wishes, p->partitions, &p->device, &p->devices,
+    status = gpp__devices_choose(&offer, request, requests, p->partitions, &p->device, &p->devices,
                                  p->device_of, err);
     if (status != GPP_OK)
         return status;
-    for (int j = 0; !wish && p->schedule == &gpp__schedule_interleaved && j < p->partitions; j++)
+    for (int j = 0; !request && p->schedule == &gpp__schedule_interleaved && j < p->partitions; j++)
         p->device_of[j] = j % p->devices; /* each device in every round */
     size_t n = (size_t)p->devices;
     p->state = calloc(n, sizeof *p->state);
@@ -187,7 +188,7 @@ void gpp__place_prepared(struct gpp__cuda *cuda)
 static void free_ports(gpp_pipe *p)
 {
     for (int d = 0; p->state && d < p->devices; d++)
-        free(p->state[d].seat.ports);
+        free(p->state[d].executor.ports);
 }
 
 gpp_status gpp__place_ports(gpp_pipe *p, gpp_error *err)
@@ -198,7 +199,7 @@ gpp_status gpp__place_ports(gpp_pipe *p, gpp_error *err)
         most = ports > most ? ports : most;
     }
     for (int d = 0; d < p->devices; d++)
-        if (!(p->state[d].seat.ports = calloc(most + 1, sizeof(char *))))
+        if (!(p->state[d].executor.ports = calloc(most + 1, sizeof(char *))))
             return gpp__fail(err, GPP_ENOMEM, "%zu ports of a partition", most);
     return GPP_OK;
 }
@@ -208,7 +209,7 @@ void gpp__place_release(gpp_pipe *p)
     free_ports(p);
     for (int d = 0; p->state && d < p->devices; d++) {
         gpp__lane_free(p->state[d].lane);
-        gpp__pool_free(p->state[d].seat.pool);
+        gpp__pool_free(p->state[d].executor.pool);
     }
     gpp__devices_free(p->device, p->devices);
     free(p->state);

@@ -83,7 +83,7 @@ static int count_links(const gpp_pipe *p)
     return p->runtime.owned && starpu_memory_nodes_get_count() > 1 ? starpu_bus_get_count() : 0;
 }
 
-static gpp_status make_room(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
     noted *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
@@ -145,7 +145,7 @@ static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
         return false;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        unsigned node = b->cls == GPP__LENT ? STARPU_MAIN_RAM : p->state[b->device].node;
+        unsigned node = b->cls == GPP__FETCHED ? STARPU_MAIN_RAM : p->state[b->device].node;
         v->nodes[k] = (uint64_t)1 << node;
         if (b->other >= 0)
             v->nodes[k] |= (uint64_t)1 << p->state[b->other].node;
@@ -203,7 +203,7 @@ static void use(noted *s, const gpp_pipe *p, const gpp__plan *plan, values *v, c
     if (!reads && !isnan(v->from[a->buffer]))
         add_life(s, p, b, v->from[a->buffer], v->until[a->buffer]);
     if (!reads || isnan(v->from[a->buffer]))
-        v->from[a->buffer] = reads && b->cls != GPP__LENT ? s->step.begin_ms : t->start_ms;
+        v->from[a->buffer] = reads && b->cls != GPP__FETCHED ? s->step.begin_ms : t->start_ms;
     v->until[a->buffer] = t->end_ms;
     v->unread[a->buffer] = writes;
 }
@@ -216,7 +216,7 @@ static int by_start(const void *x, const void *y)
     return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
 }
 
-static int find_tasks(noted *s, const gpp_pipe *p, const gpp__exec *e)
+static int find_tasks(noted *s, const gpp_pipe *p, const gpp__task_graph *e)
 {
     int ran = 0;
     for (size_t k = 0; k < e->plan->tasks; k++) {
@@ -259,7 +259,7 @@ static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
         add_change(s, s->step.begin_ms, d, 0);
 }
 
-gpp_status gpp__record_begin(gpp_pipe *p, const gpp__exec *e, int *step, gpp_error *err)
+gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *e, int *step, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
     *step = -1;
@@ -282,7 +282,7 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__exec *e, int *step, gpp_err
 void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
 {
     gpp__recorder *r = p->recorder;
-    const gpp__exec *e = f->exec;
+    const gpp__task_graph *e = f->exec;
     if (!r || f->noted < 0)
         return;
     noted *s = &r->step[f->noted];

@@ -35,9 +35,7 @@ static struct {
     unsigned context;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* --- environment
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- environment ------------------------------------------------------------------------------ */
 
 /** Takes a variable away and returns a copy of it, NULL when there was none, for restore_variable.
  */
@@ -56,9 +54,7 @@ static void restore_variable(const char *name, char *value)
     free(value);
 }
 
-/* --- starting
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- starting --------------------------------------------------------------------------------- */
 
 static gpp_status read_topology(hwloc_topology_t *topology, gpp_error *err)
 {
@@ -199,9 +195,7 @@ static const struct {
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
-/* --- one start at a time
- * -------------------------------------------------------------------------------------------
- */
+/* --- one start at a time ---------------------------------------------------------------------- */
 
 enum { LONGEST_TURN_MS = 60000, LOOK_MS = 5 };
 
@@ -334,8 +328,8 @@ static void leave_starpu(void)
     starpu_shutdown();
 }
 
-/* Start or join, knowing which GPUs there are when the wish may be for some. */
-static gpp_status first_user(gpp__runtime *r, const gpp__wish *wish, bool may_be_gpus,
+/* Start or join, knowing which GPUs there are when the request may be for some. */
+static gpp_status first_user(gpp__runtime *r, const gpp__device_request *request, bool may_be_gpus,
                              gpp_error *err)
 {
     start_gpus gpus = {.all = &r->gpus};
@@ -345,8 +339,8 @@ static gpp_status first_user(gpp__runtime *r, const gpp__wish *wish, bool may_be
     if (status != GPP_OK)
         return status;
     if (may_be_gpus)
-        gpus.count =
-            gpp__devices_gpus(&r->gpus, wish->specs, wish->count, wish->partitions, gpus.ordinal);
+        gpus.count = gpp__devices_gpus(&r->gpus, request->specs, request->count,
+                                       request->partitions, gpus.ordinal);
     return start(r->topology, &gpus, err);
 }
 
@@ -357,15 +351,16 @@ static gpp_status later_user(gpp__runtime *r, gpp_error *err)
     return gpp__runtime_find_gpus(&r->gpus, true, err);
 }
 
-static gpp_status enter_process(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
+static gpp_status enter_process(gpp__runtime *r, const gpp__device_request *request, gpp_error *err)
 {
-    bool may_be_gpus = wish->partitions > 0 &&
-                       gpp__devices_may_be_gpus(wish->specs, wish->count, wish->partitions);
+    bool may_be_gpus =
+        request->partitions > 0 &&
+        gpp__devices_may_be_gpus(request->specs, request->count, request->partitions);
     gpp_status status = GPP_OK;
     pthread_mutex_lock(&process.lock);
     bool first = process.users == 0, joins = first && starpu_is_initialized();
     if (first)
-        status = first_user(r, wish, may_be_gpus, err);
+        status = first_user(r, request, may_be_gpus, err);
     if (status == GPP_OK && first && !gpp__policy_ready(process.context)) {
         leave_starpu();
         status = gpp__fail(err, GPP_ENOMEM, "the scheduling policy");
@@ -389,13 +384,14 @@ static void leave_process(void)
     pthread_mutex_unlock(&process.lock);
 }
 
-gpp_status gpp__runtime_acquire_for(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
+gpp_status gpp__runtime_acquire_for(gpp__runtime *r, const gpp__device_request *request,
+                                    gpp_error *err)
 {
     *r = (gpp__runtime){0};
     gpp_status status = load_topology(&r->topology, err);
     if (status != GPP_OK)
         return status;
-    status = enter_process(r, wish, err);
+    status = enter_process(r, request, err);
     if (status != GPP_OK)
         goto destroy_topology;
     r->running = true;
@@ -415,7 +411,7 @@ destroy_topology:
 
 gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
 {
-    return gpp__runtime_acquire_for(r, &(gpp__wish){0}, err);
+    return gpp__runtime_acquire_for(r, &(gpp__device_request){0}, err);
 }
 
 /* Reading the topology takes milliseconds, copying it microseconds: while there is a draft, others
@@ -460,15 +456,16 @@ static gpp_status draft_gpus(gpp__runtime *r, gpp_error *err)
     return status;
 }
 
-gpp_status gpp__runtime_draft_for(gpp__runtime *r, const gpp__wish *wish, gpp_error *err)
+gpp_status gpp__runtime_draft_for(gpp__runtime *r, const gpp__device_request *request,
+                                  gpp_error *err)
 {
     *r = (gpp__runtime){0};
     gpp_status status = copy_topology(&r->topology, err);
     if (status != GPP_OK)
         return status;
     r->workers = most_workers(r->topology);
-    if (wish->partitions > 0 &&
-        gpp__devices_may_be_gpus(wish->specs, wish->count, wish->partitions))
+    if (request->partitions > 0 &&
+        gpp__devices_may_be_gpus(request->specs, request->count, request->partitions))
         status = draft_gpus(r, err);
     if (status == GPP_OK)
         return GPP_OK;
@@ -480,7 +477,7 @@ gpp_status gpp__runtime_draft_for(gpp__runtime *r, const gpp__wish *wish, gpp_er
 
 gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
 {
-    return gpp__runtime_draft_for(r, &(gpp__wish){0}, err);
+    return gpp__runtime_draft_for(r, &(gpp__device_request){0}, err);
 }
 
 void gpp__runtime_release(gpp__runtime *r)

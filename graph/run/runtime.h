@@ -31,15 +31,17 @@ typedef struct gpp__runtime {
 } gpp__runtime;
 
 /** What a pipe's devices are to be: as for gpp__devices_choose. All zeros: cores, no GPU. */
-typedef struct gpp__wish {
+typedef struct gpp__device_request {
     const char *const *specs; /* [count]; NULL: whatever is best */
     int count, partitions;
-} gpp__wish;
+} gpp__device_request;
 
 /** Start StarPU, or join it. Thread-safe. */
-gpp_status gpp__runtime_acquire_for(gpp__runtime *runtime, const gpp__wish *wish, gpp_error *err);
+gpp_status gpp__runtime_acquire_for(gpp__runtime *runtime, const gpp__device_request *request,
+                                    gpp_error *err);
 /** The topology and the GPUs, and as many workers as StarPU would have, without starting it. */
-gpp_status gpp__runtime_draft_for(gpp__runtime *runtime, const gpp__wish *wish, gpp_error *err);
+gpp_status gpp__runtime_draft_for(gpp__runtime *runtime, const gpp__device_request *request,
+                                  gpp_error *err);
 /** For cores alone. */
 gpp_status gpp__runtime_acquire(gpp__runtime *runtime, gpp_error *err);
 gpp_status gpp__runtime_draft(gpp__runtime *runtime, gpp_error *err);

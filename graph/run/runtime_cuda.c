@@ -79,9 +79,7 @@ void gpp__runtime_prepared(struct gpp__cuda *cuda)
 #include "codelets/cuda/current.h"
 #include "codelets/cuda/mover.h"
 
-/* --- which there are
- * --------------------------------------------------------------------------------------------------
- */
+/* --- which there are -------------------------------------------------------------------------- */
 
 int gpp__runtime_cuda_worker(int ordinal)
 {
@@ -112,14 +110,14 @@ static int count_gpus(gpp__gpus *gpus)
 /* Of `count` GPUs, as many as StarPU would start. */
 static int startable_gpus(gpp__gpus *gpus, int count)
 {
-    const char *wish = getenv("STARPU_NCUDA");
+    const char *request = getenv("STARPU_NCUDA");
     if (count > STARPU_MAXCUDADEVS) {
         count = STARPU_MAXCUDADEVS;
         snprintf(gpus->why, sizeof gpus->why, "StarPU was configured with --enable-maxcudadev=%d",
                  count);
     }
-    if (wish && atoi(wish) >= 0 && atoi(wish) < count) {
-        count = atoi(wish);
+    if (request && atoi(request) >= 0 && atoi(request) < count) {
+        count = atoi(request);
         snprintf(gpus->why, sizeof gpus->why, "STARPU_NCUDA is %d", count);
     }
     return count;
@@ -202,8 +200,7 @@ size_t gpp__runtime_memory(const gpp__runtime *runtime, const gpp__device *devic
     return 0;
 }
 
-/* --- what kernels launch with
- * ---------------------------------------------------------------------------------------- */
+/* --- what kernels launch with ----------------------------------------------------------------- */
 
 typedef struct context {
     struct context *next;
@@ -232,15 +229,15 @@ static context *find(int worker, int ordinal, gpp__cuda_mode mode)
 }
 
 /* What a task on a worker is to make or end. */
-typedef struct errand {
+typedef struct worker_call {
     context *context;
     gpp_status status;
     gpp_error *err;
-} errand;
+} worker_call;
 
 static void make_on_worker(void *arg)
 {
-    errand *e = arg;
+    worker_call *e = arg;
     context *c = e->context;
     cudaGetLastError(); /* StarPU's own, of what it has tried when it started */
     e->status = gpp__cuda_new(&c->cuda, c->ordinal, starpu_cuda_get_local_stream(),
@@ -249,10 +246,10 @@ static void make_on_worker(void *arg)
 
 static void end_on_worker(void *arg)
 {
-    gpp__cuda_free(((errand *)arg)->context->cuda);
+    gpp__cuda_free(((worker_call *)arg)->context->cuda);
 }
 
-static void run_errand(void (*function)(void *), errand *e)
+static void run_on_worker(void (*function)(void *), worker_call *e)
 {
     unsigned worker = (unsigned)e->context->worker;
     starpu_execute_on_specific_workers(function, e, 1, &worker, "gridpipe GPU");
@@ -288,11 +285,11 @@ static gpp_status make(int worker, int ordinal, gpp__cuda_mode mode, context **m
     if (!c)
         return gpp__fail(err, GPP_ENOMEM, "handles for GPU %d", ordinal);
     *c = (context){.worker = worker, .ordinal = ordinal, .mode = mode};
-    errand e = {c, GPP_OK, err};
+    worker_call e = {c, GPP_OK, err};
     if (worker < 0)
         e.status = make_here(c, err);
     else
-        run_errand(make_on_worker, &e);
+        run_on_worker(make_on_worker, &e);
     if (e.status != GPP_OK) {
         free(c);
         return e.status;
@@ -355,7 +352,7 @@ void gpp__runtime_end_cuda(void)
         if (c->worker < 0)
             end_here(c);
         else
-            run_errand(end_on_worker, &(errand){.context = c});
+            run_on_worker(end_on_worker, &(worker_call){.context = c});
         free(c);
     }
     pthread_mutex_unlock(&contexts.lock);

@@ -29,14 +29,14 @@ static gpp_status commit(const gpp__run *run, char *const data[], void *arg)
 static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
 {
     records r = {&p->stage[j], count};
-    gpp__errand e = {.run = commit,
-                     .arg = &r,
-                     .uses = 2,
-                     .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->home[j], STARPU_RW}}};
-    return gpp__errand_run(p, p->device_of[j], &e, err);
+    gpp__device_call e = {.run = commit,
+                          .arg = &r,
+                          .uses = 2,
+                          .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->home[j], STARPU_RW}}};
+    return gpp__device_call_run(p, p->device_of[j], &e, err);
 }
 
-gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     int count = e->plan->shape.micro_batches;
     if (p->as_evaluation || !(e->flags & GPP__DO_FORWARD) ||
@@ -80,7 +80,7 @@ static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
     return status;
 }
 
-gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     for (size_t k = 0; k < e->plan->tasks && status == GPP_OK; k++)

@@ -33,7 +33,8 @@ static void report(gpp_pipe *p, const gpp__flight *f)
 }
 
 /* Launch and land. */
-static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step, gpp_error *err)
+static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t step,
+                      gpp_error *err)
 {
     p->has_last = false;
     p->last_exec = NULL;
@@ -54,13 +55,13 @@ static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__exec *e, uint64_t step, 
 /* Adds to the call's flags what it means now. @param kept  index of the kept forward whose buffers
  * it uses, -1: none */
 static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, gpp__batch *rows,
-                          gpp__exec **e, gpp_error *err)
+                          gpp__task_graph **e, gpp_error *err)
 {
     if ((c->flags & GPP__DO_BACKWARD) && p->adds && p->pending)
         c->flags |= GPP__DO_ADD;
     gpp_status status = gpp__take_tensors(p, &f->job, c, rows, err);
     return status == GPP_OK
-               ? gpp__exec_get(p, c->flags, rows, kept + 1, gpp__flight_turn(p, f), e, err)
+               ? gpp__task_graph_get(p, c->flags, rows, kept + 1, gpp__flight_index(p, f), e, err)
                : status;
 }
 
@@ -70,7 +71,7 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
     char *room[GPP__MAX_TENSORS] = {NULL};
     gpp__flight *f = gpp__flight_free(p, true);
     gpp__job *job = &f->job;
-    gpp__exec *e;
+    gpp__task_graph *e;
     gpp_status status = prepare(p, f, &c, kept, rows, &e, err);
     if (status != GPP_OK)
         return status;
@@ -279,7 +280,7 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
 static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
 {
     gpp__flight *f = gpp__flight_free(p, false);
-    gpp__exec *e;
+    gpp__task_graph *e;
     gpp__batch rows;
     if (!f)
         return gpp__fail(err, GPP_ESTATE,
@@ -290,7 +291,7 @@ static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
     if (status != GPP_OK)
         return status;
     p->steps += (c.flags & GPP__DO_UPDATE) != 0;
-    p->queue[p->queued++] = gpp__flight_turn(p, f);
+    p->queue[p->queued++] = gpp__flight_index(p, f);
     return GPP_OK;
 }
 
@@ -389,15 +390,13 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
         return status;
     if (!p->has_grads)
         return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
-    gpp__exec *e;
+    gpp__task_graph *e;
     gpp__batch none = {{0}};
-    status = gpp__exec_get(p, GPP__DO_UPDATE, &none, 0, 0, &e, err);
+    status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &e, err);
     return status == GPP_OK ? fly(p, &p->flight[0], e, p->steps, err) : status;
 }
 
-/* --- reports
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- reports ---------------------------------------------------------------------------------- */
 
 gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_error *err)
 {

@@ -7,11 +7,9 @@
 
 #include "graph/run/pipe.h"
 
-/* --- programs
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- programs --------------------------------------------------------------------------------- */
 
-static void progset_free(gpp_pipe *p, gpp__progset *s)
+static void progset_free(gpp_pipe *p, gpp__program_set *s)
 {
     for (int j = 0; s->program && j < p->partitions; j++)
         gpp__program_free(s->program[j]);
@@ -27,7 +25,7 @@ static bool same_rows(const gpp__batch *a, const gpp__batch *b)
     return !memcmp(a->rows, b->rows, sizeof a->rows);
 }
 
-static gpp_status fill_progset(gpp_pipe *p, gpp__progset *s, gpp_error *err)
+static gpp_status fill_progset(gpp_pipe *p, gpp__program_set *s, gpp_error *err)
 {
     uint8_t *flow = malloc((size_t)p->network->values + 1);
     if (!flow)
@@ -49,10 +47,10 @@ static gpp_status fill_progset(gpp_pipe *p, gpp__progset *s, gpp_error *err)
 }
 
 /* A set as `wanted` says, without programs. */
-static gpp_status progset_new(gpp_pipe *p, const gpp__progset *wanted, gpp__progset **set,
+static gpp_status progset_new(gpp_pipe *p, const gpp__program_set *wanted, gpp__program_set **set,
                               gpp_error *err)
 {
-    gpp__progset *s = calloc(1, sizeof *s);
+    gpp__program_set *s = calloc(1, sizeof *s);
     if (s) {
         *s = *wanted;
         s->program = calloc((size_t)p->partitions, sizeof *s->program);
@@ -71,7 +69,7 @@ static gpp_status progset_new(gpp_pipe *p, const gpp__progset *wanted, gpp__prog
     return status;
 }
 
-static bool is_wanted(const gpp__progset *s, const gpp__progset *wanted)
+static bool is_wanted(const gpp__program_set *s, const gpp__program_set *wanted)
 {
     return same_rows(&s->rows, &wanted->rows) && s->grad_input == wanted->grad_input &&
            s->copies == wanted->copies && same_rows(&s->step[0], &wanted->step[0]) &&
@@ -79,13 +77,13 @@ static bool is_wanted(const gpp__progset *s, const gpp__progset *wanted)
 }
 
 /* @param made  out: its programs follow no script yet */
-static gpp_status progset_get(gpp_pipe *p, const gpp__progset *wanted, gpp__progset **set,
+static gpp_status progset_get(gpp_pipe *p, const gpp__program_set *wanted, gpp__program_set **set,
                               bool *made, gpp_error *err)
 {
-    gpp__progset **free_place = NULL;
+    gpp__program_set **free_place = NULL;
     *set = NULL;
-    for (int k = 0; k < GPP__PROGSETS; k++) {
-        gpp__progset *s = p->progset[k];
+    for (int k = 0; k < GPP__PROGRAM_SETS; k++) {
+        gpp__program_set *s = p->progset[k];
         if (s && is_wanted(s, wanted)) {
             s->users++;
             *set = s;
@@ -103,20 +101,21 @@ static gpp_status progset_get(gpp_pipe *p, const gpp__progset *wanted, gpp__prog
     return GPP_OK;
 }
 
-void gpp__progset_put(gpp_pipe *p, gpp__progset *s)
+void gpp__program_set_put(gpp_pipe *p, gpp__program_set *s)
 {
     if (!s || --s->users)
         return;
-    for (int k = 0; k < GPP__PROGSETS; k++)
+    for (int k = 0; k < GPP__PROGRAM_SETS; k++)
         if (p->progset[k] == s)
             p->progset[k] = NULL;
     progset_free(p, s);
 }
 
-gpp_status gpp__progsets_get(gpp_pipe *p, const gpp__batch *full, const gpp__batch *last, int m,
-                             bool grad_input, bool trains, gpp__progset *set[2], gpp_error *err)
+gpp_status gpp__program_sets_get(gpp_pipe *p, const gpp__batch *full, const gpp__batch *last, int m,
+                                 bool grad_input, bool trains, gpp__program_set *set[2],
+                                 gpp_error *err)
 {
-    gpp__progset wanted = {.rows = *full, .grad_input = grad_input};
+    gpp__program_set wanted = {.rows = *full, .grad_input = grad_input};
     bool budget = trains && p->checkpoint == GPP_CHECKPOINT_BUDGET, made = false;
     if (budget) {
         wanted.copies = m;
@@ -133,15 +132,13 @@ gpp_status gpp__progsets_get(gpp_pipe *p, const gpp__batch *full, const gpp__bat
     if (status == GPP_OK)
         return GPP_OK;
     for (int k = 0; k < 2; k++) {
-        gpp__progset_put(p, set[k]);
+        gpp__program_set_put(p, set[k]);
         set[k] = NULL;
     }
     return status;
 }
 
-/* --- plans
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- plans ------------------------------------------------------------------------------------ */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -158,7 +155,7 @@ static size_t update_scratch(const gpp__stage *s, const struct gpp__mover *mover
 }
 
 static size_t cell_scratch(const gpp__stage *s, const gpp__program_info *info,
-                           const gpp__progset *set)
+                           const gpp__program_set *set)
 {
     size_t staging = gpp__cell_staging(s, set->rows.rows);
     return staging ? gpp__align(info->scratch_bytes) + staging : info->scratch_bytes;
@@ -172,8 +169,8 @@ static bool block_trains(const gpp__stage *s)
     return trains;
 }
 
-static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset *full,
-                                    const gpp__progset *last, bool updates)
+static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__program_set *full,
+                                    const gpp__program_set *last, bool updates)
 {
     const gpp__stage *s = &p->stage[j], *end = gpp__block_end(p, j);
     const gpp__program_info *a = gpp__program_get_info(full->program[j]);
@@ -184,11 +181,11 @@ static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset
         .grads = end->grads_end,
         .optimizer = gpp__optimizer_bytes(p, j),
         .tape = larger(a->tape_bytes, b->tape_bytes),
-        .kept = larger(a->kept_bytes, b->kept_bytes),
-        .held = larger(a->held_bytes, b->held_bytes),
+        .partial = larger(a->partial_bytes, b->partial_bytes),
+        .deferred = larger(a->deferred_bytes, b->deferred_bytes),
         .scratch = larger(
             larger(cell_scratch(s, a, full), cell_scratch(s, b, last)),
-            updates && is_home ? update_scratch(s, p->state[p->device_of[j]].seat.mover) : 0),
+            updates && is_home ? update_scratch(s, p->state[p->device_of[j]].executor.mover) : 0),
         .stats = s->stats_bytes,
         .home = p->home[j],
         .trains = is_home ? block_trains(s) : gpp__stage_trains(s),
@@ -197,13 +194,13 @@ static gpp__stage_sizes stage_sizes(const gpp_pipe *p, int j, const gpp__progset
 }
 
 /** What flows over a crossing; where micro-batches have two sizes, the larger's. */
-static gpp__route route_of(const gpp_pipe *p, const gpp__crossing *c, const gpp__progset *full,
-                           const gpp__progset *last)
+static gpp__edge edge_of(const gpp_pipe *p, const gpp__crossing *c, const gpp__program_set *full,
+                         const gpp__program_set *last)
 {
     const gpp__port *out = &gpp__program_get_info(full->program[c->from])->out[c->out_port];
     const gpp__port *other = &gpp__program_get_info(last->program[c->from])->out[c->out_port];
     size_t bytes = larger(out->bytes, other->bytes);
-    gpp__route r = {
+    gpp__edge r = {
         .from = c->from,
         .to = c->to,
         .out_port = c->out_port,
@@ -253,24 +250,24 @@ enum { EVALUATE_WINDOW = 2 };
 /** Lists for one plan. */
 typedef struct sizes {
     gpp__stage_sizes *stage;
-    gpp__route *route;
-    gpp__loan *loan;
-    int loans;
+    gpp__edge *edge;
+    gpp__fetch *fetch;
+    int fetches;
 } sizes;
 
-static gpp_status measure(const gpp_pipe *p, unsigned flags, const gpp__progset *full,
-                          const gpp__progset *last, sizes *z, gpp_error *err)
+static gpp_status measure(const gpp_pipe *p, unsigned flags, const gpp__program_set *full,
+                          const gpp__program_set *last, sizes *z, gpp_error *err)
 {
     *z = (sizes){.stage = calloc((size_t)p->partitions, sizeof *z->stage),
-                 .route = calloc((size_t)p->crossings + 1, sizeof *z->route),
-                 .loan = calloc((size_t)gpp__loans_most(p), sizeof *z->loan)};
-    if (!z->stage || !z->route || !z->loan)
+                 .edge = calloc((size_t)p->crossings + 1, sizeof *z->edge),
+                 .fetch = calloc((size_t)gpp__fetches_most(p), sizeof *z->fetch)};
+    if (!z->stage || !z->edge || !z->fetch)
         return gpp__fail(err, GPP_ENOMEM, "a plan of %d partitions", p->partitions);
     for (int j = 0; j < p->partitions; j++)
         z->stage[j] = stage_sizes(p, j, full, last, flags & GPP__DO_UPDATE);
     for (int c = 0; c < p->crossings; c++)
-        z->route[c] = route_of(p, &p->crossing[c], full, last);
-    z->loans = gpp__loans_find(p, full, last, z->loan);
+        z->edge[c] = edge_of(p, &p->crossing[c], full, last);
+    z->fetches = gpp__fetches_find(p, full, last, z->fetch);
     return GPP_OK;
 }
 
@@ -284,8 +281,8 @@ static bool commits_early(const gpp_pipe *p, unsigned flags, const sizes *z)
 }
 
 /* Where the last partition's device does not reach the caller's memory. */
-static size_t loss_scratch(const gpp_pipe *p, unsigned flags, const gpp__progset *full,
-                           const gpp__progset *last)
+static size_t loss_scratch(const gpp_pipe *p, unsigned flags, const gpp__program_set *full,
+                           const gpp__program_set *last)
 {
     const gpp__desc *y = &p->y_desc;
     int64_t rows = gpp__desc_rows(y, full->rows.rows), other = gpp__desc_rows(y, last->rows.rows);
@@ -302,8 +299,9 @@ static bool may_fail(const gpp_pipe *p)
     return may;
 }
 
-gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__progset *full,
-                               const gpp__progset *last, gpp__plan **plan, gpp_error *err)
+gpp_status gpp__task_graph_make_plan(gpp_pipe *p, unsigned flags, int m,
+                                     const gpp__program_set *full, const gpp__program_set *last,
+                                     gpp__plan **plan, gpp_error *err)
 {
     sizes z;
     gpp_status status = measure(p, flags, full, last, &z, err);
@@ -312,10 +310,10 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
         .shape = step_shape(p, flags, m),
         .schedule = p->schedule,
         .stage = z.stage,
-        .route = z.route,
-        .routes = p->crossings,
-        .loan = z.loan,
-        .loans = z.loans,
+        .edge = z.edge,
+        .edges = p->crossings,
+        .fetch = z.fetch,
+        .fetches = z.fetches,
         .node_of = p->node_of,
         .window = trains ? 0 : EVALUATE_WINDOW,
         .wait_for_all =
@@ -329,13 +327,13 @@ gpp_status gpp__exec_make_plan(gpp_pipe *p, unsigned flags, int m, const gpp__pr
     if (status == GPP_OK)
         status = gpp__plan_new(plan, &spec, err);
     free(z.stage);
-    free(z.route);
-    free(z.loan);
+    free(z.edge);
+    free(z.fetch);
     return status;
 }
 
 /** All plans share the buffers, so what counts is what is there already and what this plan adds. */
-static gpp_status within_limit(const gpp_pipe *p, const gpp__exec *e, gpp_error *err)
+static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     for (int d = 0; d < p->devices; d++) {
         size_t limit = gpp__place_limit(p, d),
@@ -350,11 +348,9 @@ static gpp_status within_limit(const gpp_pipe *p, const gpp__exec *e, gpp_error 
     return GPP_OK;
 }
 
-/* --- executables
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- executables ------------------------------------------------------------------------------ */
 
-static gpp_status get_blocks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
+static gpp_status get_blocks(gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
 {
     for (size_t k = 0; k < e->plan->buffers; k++) {
         const gpp__buffer *b = &e->plan->buffer[k];
@@ -368,36 +364,36 @@ static gpp_status get_blocks(gpp_pipe *p, gpp__exec *e, gpp_error *err)
 }
 
 /* Memory for what the tasks of GPUs let the host see. */
-static gpp_status get_looks(const gpp_pipe *p, gpp__exec *e, gpp_error *err)
+static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
 {
     bool gpus = false;
     for (int d = 0; d < p->devices; d++)
-        gpus |= p->state[d].seat.cuda != NULL;
+        gpus |= p->state[d].executor.cuda != NULL;
     if (!gpus || e->plan->tasks == 0)
         return GPP_OK;
-    size_t bytes = e->plan->tasks * GPP__LOOK;
-    if (!starpu_malloc_flags((void **)&e->look, bytes, STARPU_MALLOC_PINNED))
+    size_t bytes = e->plan->tasks * GPP__RESULT_BYTES;
+    if (!starpu_malloc_flags((void **)&e->result, bytes, STARPU_MALLOC_PINNED))
         return GPP_OK;
-    e->look = NULL;
+    e->result = NULL;
     return gpp__fail(err, GPP_ENOMEM, "%zu page-locked bytes", bytes);
 }
 
-static gpp__pass pass_of(const gpp__exec *e, const gpp__task *t)
+static gpp__pass pass_of(const gpp__task_graph *e, const gpp__task *t)
 {
     if (!(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP__PASS_EVALUATE;
     return t->checkpointed ? GPP__PASS_DROP : GPP__PASS_KEEP;
 }
 
-static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
+static void fill_cell(gpp_pipe *p, gpp__task_graph *e, size_t k)
 {
     const gpp__task *t = &e->plan->task[k];
     bool shorter = t->i == e->plan->shape.micro_batches - 1;
-    const gpp__progset *set = shorter ? e->last : e->full;
+    const gpp__program_set *set = shorter ? e->last : e->full;
     gpp__cell *c = &e->cell[k];
     *c = (gpp__cell){
         .job = &p->flight[e->turn].job,
-        .device = &p->state[t->device].seat,
+        .device = &p->state[t->device].executor,
         .stage = &p->stage[t->j],
         .program = set->program[t->j],
         .pass = pass_of(e, t),
@@ -414,14 +410,14 @@ static void fill_cell(gpp_pipe *p, gpp__exec *e, size_t k)
     }
     e->ticket[k].lane = p->state[t->device].lane;
     if (c->device->cuda) {
-        c->look = e->look + k * GPP__LOOK;
+        c->result = e->result + k * GPP__RESULT_BYTES;
         e->ticket[k].done = gpp__cell_done;
         e->ticket[k].arg = c;
     }
 }
 
 /* Those of steps that can still be asked for follow from times that go with it. */
-static void keep_bounds(gpp_pipe *p, const gpp__exec *e)
+static void keep_bounds(gpp_pipe *p, const gpp__task_graph *e)
 {
     gpp__flight *f = &p->flight[e->turn];
     if (f->exec == e) {
@@ -435,19 +431,19 @@ static void keep_bounds(gpp_pipe *p, const gpp__exec *e)
     }
 }
 
-static void exec_free(gpp_pipe *p, gpp__exec *e)
+static void exec_free(gpp_pipe *p, gpp__task_graph *e)
 {
     if (!e)
         return;
     keep_bounds(p, e);
-    gpp__progset_put(p, e->full);
-    gpp__progset_put(p, e->last);
+    gpp__program_set_put(p, e->full);
+    gpp__program_set_put(p, e->last);
     free(e->cell);
     free(e->ticket);
     free(e->ms);
     free(e->block);
-    if (e->look)
-        starpu_free_flags(e->look, e->plan->tasks * GPP__LOOK, STARPU_MALLOC_PINNED);
+    if (e->result)
+        starpu_free_flags(e->result, e->plan->tasks * GPP__RESULT_BYTES, STARPU_MALLOC_PINNED);
     gpp__plan_free(e->plan);
     free(e);
 }
@@ -471,7 +467,7 @@ static gpp_status sane_rows(const gpp_pipe *p, const gpp__batch *batch, gpp_erro
 
 /** Cuts each mini-batch. @param m out: pieces  @param full, last out: rows of all pieces but the
  * last, and of the last */
-static gpp_status cut_batches(const gpp_pipe *p, const gpp__exec *e, int *m, gpp__batch *full,
+static gpp_status cut_batches(const gpp_pipe *p, const gpp__task_graph *e, int *m, gpp__batch *full,
                               gpp__batch *last, gpp_error *err)
 {
     bool has_cells = e->flags & (GPP__DO_FORWARD | GPP__DO_BACKWARD);
@@ -495,28 +491,28 @@ static gpp_status cut_batches(const gpp_pipe *p, const gpp__exec *e, int *m, gpp
 }
 
 /** Programs and plan of what `e` is for. */
-static gpp_status plan_step(gpp_pipe *p, gpp__exec *e, gpp_error *err)
+static gpp_status plan_step(gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
 {
     gpp__batch full, last;
     int m = 1;
     gpp_status status = cut_batches(p, e, &m, &full, &last, err);
     if (status == GPP_OK)
         status = sane_rows(p, &e->rows, err);
-    gpp__progset *set[2] = {NULL, NULL};
+    gpp__program_set *set[2] = {NULL, NULL};
     if (status == GPP_OK)
-        status = gpp__progsets_get(p, &full, &last, m, e->flags & GPP__DO_GRAD_INPUT,
-                                   e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP), set, err);
+        status = gpp__program_sets_get(p, &full, &last, m, e->flags & GPP__DO_GRAD_INPUT,
+                                       e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP), set, err);
     e->full = set[0];
     e->last = set[1];
     if (status == GPP_OK)
-        status = gpp__exec_make_plan(p, e->flags, m, e->full, e->last, &e->plan, err);
+        status = gpp__task_graph_make_plan(p, e->flags, m, e->full, e->last, &e->plan, err);
     return status;
 }
 
 static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                           int turn, gpp__exec **exec, gpp_error *err)
+                           int turn, gpp__task_graph **exec, gpp_error *err)
 {
-    gpp__exec *e = calloc(1, sizeof *e);
+    gpp__task_graph *e = calloc(1, sizeof *e);
     if (!e)
         return gpp__fail(err, GPP_ENOMEM, "a plan");
     e->flags = flags;
@@ -536,12 +532,12 @@ static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, 
         status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", e->plan->tasks);
         goto free_exec;
     }
-    status = get_looks(p, e, err);
+    status = get_results(p, e, err);
     if (status != GPP_OK)
         goto free_exec;
     status = get_blocks(p, e, err);
     if (status != GPP_OK) {
-        gpp__exec_free_all(p); /* a buffer that could not grow is gone, also for others */
+        gpp__task_graph_free_all(p); /* a buffer that could not grow is gone, also for others */
         goto free_exec;
     }
     for (size_t k = 0; k < e->plan->tasks; k++)
@@ -553,12 +549,12 @@ free_exec:
     return status;
 }
 
-gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                         int turn, gpp__exec **exec, gpp_error *err)
+gpp_status gpp__task_graph_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
+                               int turn, gpp__task_graph **exec, gpp_error *err)
 {
-    gpp__exec **place = &p->exec[0];
-    for (int k = 0; k < GPP__EXECS; k++) {
-        gpp__exec *e = p->exec[k];
+    gpp__task_graph **place = &p->exec[0];
+    for (int k = 0; k < GPP__TASK_GRAPHS; k++) {
+        gpp__task_graph *e = p->exec[k];
         if (e && e->flags == flags && same_rows(&e->rows, rows) && e->instance == instance &&
             e->turn == turn) {
             e->used = ++p->clock;
@@ -580,38 +576,38 @@ gpp_status gpp__exec_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, in
     return status;
 }
 
-gpp_status gpp__exec_draft(gpp_pipe *p, unsigned flags, const gpp__batch *rows, gpp__exec *e,
-                           gpp_error *err)
+gpp_status gpp__task_graph_draft(gpp_pipe *p, unsigned flags, const gpp__batch *rows,
+                                 gpp__task_graph *e, gpp_error *err)
 {
-    *e = (gpp__exec){.flags = flags, .rows = *rows};
+    *e = (gpp__task_graph){.flags = flags, .rows = *rows};
     gpp_status status = plan_step(p, e, err);
     if (status != GPP_OK)
-        gpp__exec_put(p, e);
+        gpp__task_graph_put(p, e);
     return status;
 }
 
-void gpp__exec_put(gpp_pipe *p, gpp__exec *e)
+void gpp__task_graph_put(gpp_pipe *p, gpp__task_graph *e)
 {
-    gpp__progset_put(p, e->full);
-    gpp__progset_put(p, e->last);
+    gpp__program_set_put(p, e->full);
+    gpp__program_set_put(p, e->last);
     gpp__plan_free(e->plan);
-    *e = (gpp__exec){0};
+    *e = (gpp__task_graph){0};
 }
 
-gpp_status gpp__exec_plan(gpp_pipe *p, unsigned flags, const gpp__batch *rows, gpp__plan **plan,
-                          gpp_error *err)
+gpp_status gpp__task_graph_plan(gpp_pipe *p, unsigned flags, const gpp__batch *rows,
+                                gpp__plan **plan, gpp_error *err)
 {
-    gpp__exec e;
-    gpp_status status = gpp__exec_draft(p, flags, rows, &e, err);
+    gpp__task_graph e;
+    gpp_status status = gpp__task_graph_draft(p, flags, rows, &e, err);
     *plan = e.plan;
     e.plan = NULL;
-    gpp__exec_put(p, &e);
+    gpp__task_graph_put(p, &e);
     return status;
 }
 
-void gpp__exec_free_all(gpp_pipe *p)
+void gpp__task_graph_free_all(gpp_pipe *p)
 {
-    for (int k = 0; k < GPP__EXECS; k++) {
+    for (int k = 0; k < GPP__TASK_GRAPHS; k++) {
         exec_free(p, p->exec[k]);
         p->exec[k] = NULL;
     }

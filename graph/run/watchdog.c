@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) static void say(message *m, const char *fo
         m->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
 }
 
-/* --- names --- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static void say_task(message *m, const gpp__task *t)
 {
@@ -40,30 +40,30 @@ static void say_task(message *m, const gpp__task *t)
         say(m, "%s of partition %d", kind, t->j);
 }
 
-static void say_route(message *m, const gpp__route *r)
+static void say_route(message *m, const gpp__edge *r)
 {
     if (r->name)
         say(m, "skip %s %d->%d", r->name, r->from, r->to);
     else if (r->to == r->from + 1)
         say(m, "boundary %d", r->to);
     else
-        say(m, "route %d->%d", r->from, r->to);
+        say(m, "edge %d->%d", r->from, r->to);
 }
 
 static void say_buffer(message *m, const gpp__plan *plan, const gpp__access *a)
 {
     const gpp__buffer *b = &plan->buffer[a->buffer];
     bool gradient = a->role == GPP__ROLE_GRAD_IN || a->role == GPP__ROLE_GRAD_OUT;
-    if (b->cls != GPP__ROUTE) {
+    if (b->cls != GPP__EDGE) {
         say(m, "%s %d", gpp__class_name((gpp__class)b->cls), b->j);
         return;
     }
     if (gradient)
         say(m, "the gradient of ");
-    say_route(m, &plan->route[b->j]);
+    say_route(m, &plan->edge[b->j]);
 }
 
-/* --- what has not ended --- */
+/* --- what has not ended ----------------------------------------------------------------------- */
 
 static bool has_begun(const gpp__cell *c)
 {
@@ -84,7 +84,7 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
 }
 
 /* The nearest earlier task that must end before `task` may use a buffer; -1: all have. */
-static long holder_of(const gpp__exec *e, size_t task, const gpp__access *a)
+static long holder_of(const gpp__task_graph *e, size_t task, const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
         const gpp__access *other = access_to(&e->plan->task[k], a->buffer);
@@ -98,7 +98,7 @@ static long holder_of(const gpp__exec *e, size_t task, const gpp__access *a)
     return -1;
 }
 
-static void say_cause(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task)
+static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
 {
     const gpp__task *t = &e->plan->task[task];
     for (int a = 0; a < t->access_count; a++) {
@@ -118,9 +118,9 @@ static void say_cause(message *m, const gpp_pipe *p, const gpp__exec *e, size_t 
     say(m, "all it needs is done, but the runtime has not reported it");
 }
 
-/* --- what a device does --- */
+/* --- what a device does ----------------------------------------------------------------------- */
 
-static void say_running(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task)
+static void say_running(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
 {
     const gpp__cell *c = &e->cell[task];
     int first = p->first[c->j], last = first + p->balance[c->j] - 1;
@@ -131,7 +131,8 @@ static void say_running(message *m, const gpp_pipe *p, const gpp__exec *e, size_
     say(m, " for %.3g s", fmax(gpp__cell_now() - c->start, 0));
 }
 
-static void say_next(message *m, const gpp_pipe *p, const gpp__exec *e, size_t task, bool ready)
+static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task,
+                     bool ready)
 {
     say(m, "waits for its next, ");
     say_task(m, &e->plan->task[task]);
@@ -144,7 +145,7 @@ static void say_next(message *m, const gpp_pipe *p, const gpp__exec *e, size_t t
 }
 
 /* @return a task that it runs, or waits for; -1: it has done all */
-static long say_device(message *m, const gpp_pipe *p, const gpp__exec *e, int d)
+static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, int d)
 {
     const int32_t *table = e->plan->table[d];
     size_t count = e->plan->count[d];
@@ -179,7 +180,7 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__exec *e, int d)
 
 gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
 {
-    const gpp__exec *e = f->exec;
+    const gpp__task_graph *e = f->exec;
     message m = {.length = 0};
     size_t left = 0;
     long blame = -1;

@@ -17,11 +17,11 @@
 #include <gridpipe/plan.h>
 
 #include "balance/simulate.h"
+#include "codelets/bare_device.h"
 #include "codelets/program/ports.h"
 #include "codelets/program/times.h"
-#include "codelets/room.h"
-#include "graph/search/forecast_times.h"
 #include "graph/run/pipe.h"
+#include "graph/search/forecast_times.h"
 
 /* Times of the cells of one number of rows. */
 typedef struct cell_times {
@@ -32,7 +32,7 @@ typedef struct forecaster {
     const gpp_pipe_options *pipe_options;
     const gpp_forecast_options *options;
     gpp_pipe *pipe;
-    gpp__exec step;
+    gpp__task_graph step;
     gpp__profile_list list; /* those given, or those taken here: */
     gpp_profile **own;      /* [owned] */
     int owned;
@@ -130,7 +130,7 @@ static gpp_status check_gpus(const gpp_pipe *p, gpp_error *err)
     for (int d = 0; d < p->devices; d++) {
         if (!is_gpu(p, d))
             continue;
-        gpp__room_of_gpus()->name(p->device[d].ordinal, one < 0 ? first : name);
+        gpp__bare_device_of_gpus()->name(p->device[d].ordinal, one < 0 ? first : name);
         if (one >= 0 && strcmp(first, name) != 0)
             return gpp__fail(err, GPP_EUNSUPPORTED,
                              "forecasts are of GPUs of one model: %s is \"%s\", %s is \"%s\"",
@@ -150,7 +150,7 @@ static gpp_status check_gpu_profile(const gpp_pipe *p, const gpp_profile *profil
         d++;
     if (!profile->gpu[0] || d == p->devices)
         return GPP_OK;
-    gpp__room_of_gpus()->name(p->device[d].ordinal, name);
+    gpp__bare_device_of_gpus()->name(p->device[d].ordinal, name);
     if (strcmp(name, profile->gpu) != 0)
         return gpp__fail(err, GPP_EINVAL, "profile %d was taken on \"%s\", but %s is \"%s\"", k,
                          profile->gpu, p->device_name[d], name);
@@ -264,7 +264,8 @@ static double forward_ms(const gpp__program *program, gpp__pass pass,
            (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
 }
 
-static gpp_status time_cells(forecaster *f, const gpp__progset *set, cell_times *t, gpp_error *err)
+static gpp_status time_cells(forecaster *f, const gpp__program_set *set, cell_times *t,
+                             gpp_error *err)
 {
     const gpp_pipe *p = f->pipe;
     int64_t rows = gpp__first_rows(set->rows.rows);
@@ -309,7 +310,7 @@ static size_t output_bytes(const forecaster *f)
     size_t bytes = 0;
     for (int c = 0; c < f->pipe->crossings; c++)
         if (f->pipe->crossing[c].to == f->pipe->partitions)
-            bytes += f->step.plan->route[c].bytes;
+            bytes += f->step.plan->edge[c].bytes;
     return bytes;
 }
 
@@ -397,7 +398,7 @@ static void fill_buffers(forecaster *f)
             .device = b->device,
             .other = apart ? b->other : -1,
             .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
-            .lent = b->cls == GPP__LENT,
+            .fetched = b->cls == GPP__FETCHED,
         };
     }
 }
@@ -621,7 +622,7 @@ static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
     if (status == GPP_OK)
         status = place_nodes(f, err);
     if (status == GPP_OK)
-        status = gpp__exec_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
+        status = gpp__task_graph_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
     if (status == GPP_OK)
         status = make_room(f, err);
     if (status == GPP_OK)
@@ -642,7 +643,7 @@ static void release(forecaster *f)
     free(f->task);
     free(f->buffer);
     free(f->link);
-    gpp__exec_put(f->pipe, &f->step);
+    gpp__task_graph_put(f->pipe, &f->step);
     gpp_pipe_free(f->pipe);
 }
 

@@ -125,8 +125,8 @@ static gpp_status find_gpus(machine *m, const gpp__network *n, const gpp_profile
 {
     if (!may_use_gpus(n, o))
         return GPP_OK;
-    gpp_status status =
-        gpp__runtime_draft_for(&m->runtime, &(gpp__wish){.partitions = benches->partitions}, err);
+    gpp_status status = gpp__runtime_draft_for(
+        &m->runtime, &(gpp__device_request){.partitions = benches->partitions}, err);
     m->asked = status == GPP_OK;
     benches->gpus = m->asked ? &m->runtime.gpus : NULL;
     return status;

@@ -9,8 +9,8 @@
 
 #include <gridpipe/plan.h>
 
-#include "graph/search/forecast_times.h"
 #include "graph/run/pipe.h"
+#include "graph/search/forecast_times.h"
 
 /** The devices of pipes of so many partitions, and what is known about them. */
 typedef struct gpp__site {
@@ -96,12 +96,12 @@ typedef struct gpp__choice {
     gpp_checkpoint checkpoint;
 } gpp__choice;
 
-/* --- search_check.c */
+/* --- search_check.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__search_check(const gpp_model *model, const gpp_pipe_options *pipe,
                              const gpp_plan_options *options, gpp_error *err);
 
-/* --- search.c */
+/* --- search.c --------------------------------------------------------------------------------- */
 
 /** All ways to cut a mini-batch that are different. @param pieces out: free it */
 gpp_status gpp__search_pieces(const gpp_plan_options *options, int64_t batch, gpp__pieces **pieces,
@@ -111,7 +111,7 @@ bool gpp__search_tries(const gpp__search *search, gpp_checkpoint mode, int micro
 /** The pipe's options of a choice with this cut. */
 gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balance[]);
 
-/* --- search_sites.c */
+/* --- search_sites.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__site_init(gpp__site *site, const gpp__search *search, int partitions,
                           gpp_error *err);
@@ -129,7 +129,7 @@ gpp_status gpp__search_machine(gpp__search *search, gpp_error *err);
 /** Rows of the micro-batches a profile was taken of. */
 int64_t gpp__profile_rows(const gpp_profile *profile);
 
-/* --- search_trial.c */
+/* --- search_trial.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__trial_init(gpp__trial *trial, const gpp__site *site, gpp_error *err);
 void gpp__trial_release(gpp__trial *trial);
@@ -145,7 +145,7 @@ gpp_status gpp__trial_plan(const gpp__choice *choice, gpp__trial *trial, gpp_err
 gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,
                             gpp__trial trial[], gpp_error *err);
 
-/* --- search_costs.c */
+/* --- search_costs.c --------------------------------------------------------------------------- */
 
 typedef struct gpp__search_costs {
     gpp_cut_costs cut;
@@ -165,7 +165,7 @@ double gpp__search_costs_bytes(const gpp__search_costs *costs, int j, int a, int
 /** Every layer may be where this cut puts it. */
 bool gpp__search_costs_allow(const gpp__search_costs *costs, const int balance[]);
 
-/* --- search_cut.c */
+/* --- search_cut.c ----------------------------------------------------------------------------- */
 
 void gpp__leanest_free(gpp__leanest *leanest);
 
@@ -182,12 +182,12 @@ gpp_status gpp__choice_cut(const gpp__choice *choice, gpp__trial *trial, bool *f
  * GPP_CHECKPOINT_BUDGET.
  */
 gpp_status gpp__choice_fits(const gpp__choice *choice, bool *fits, gpp_error *err);
-/* --- search_least.c */
+/* --- search_least.c --------------------------------------------------------------------------- */
 
 /** When nothing fits: the limit and the mini-batch that would. @param table  has the limit */
 gpp_status gpp__search_least(gpp__search *search, gpp_plan_table *table, gpp_error *err);
 
-/* --- search_words.c */
+/* --- search_words.c --------------------------------------------------------------------------- */
 
 /** The reasons of all entries, which are in order, and the table's advice; the rest of the table
  * but its candidates is complete. */

@@ -99,7 +99,7 @@ gpp_status gpp__search_machine(gpp__search *s, gpp_error *err)
     bool may =
         s->gpus || may_be_placed_on_gpus(s->model) ||
         (o->devices && gpp__devices_may_be_gpus(o->devices, o->device_count, o->device_count));
-    const gpp__wish all = {.partitions = 1}, none = {0};
+    const gpp__device_request all = {.partitions = 1}, none = {0};
     gpp_status status = gpp__runtime_draft_for(&s->machine, may ? &all : &none, err);
     s->has_machine = status == GPP_OK;
     if (status == GPP_OK)

@@ -106,7 +106,7 @@ static gpp_status plan_mode(gpp_pipe *p, gpp_checkpoint mode, const gpp__batch *
 {
     gpp__plan *plan = NULL;
     p->checkpoint = mode;
-    gpp_status status = gpp__exec_plan(p, gpp__pipe_training(p), rows, &plan, err);
+    gpp_status status = gpp__task_graph_plan(p, gpp__pipe_training(p), rows, &plan, err);
     for (int d = 0; status == GPP_OK && d < p->devices; d++)
         t->bytes[d] = plan->bytes[d];
     if (status == GPP_OK)
@@ -125,7 +125,7 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
                             gpp__trial trial[], gpp_error *err)
 {
     gpp_pipe *p;
-    gpp__exec programs; /* made once for all plans */
+    gpp__task_graph programs; /* made once for all plans */
     gpp__batch rows = {{0}};
     gpp__choice plain = *choice;
     plain.checkpoint = first;
@@ -135,7 +135,7 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
         return status;
     for (int b = 0; b < p->batches; b++)
         rows.rows[b] = o.batch;
-    gpp__exec_draft(p, gpp__pipe_training(p), &rows, &programs, NULL);
+    gpp__task_graph_draft(p, gpp__pipe_training(p), &rows, &programs, NULL);
     for (int mode = first; status == GPP_OK && mode <= (int)last; mode++) {
         gpp_error own = GPP_ERROR_INIT;
         status = plan_mode(p, (gpp_checkpoint)mode, &rows, &trial[mode], &own);
@@ -145,7 +145,7 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
         } else if (status != GPP_OK && err && err->code == GPP_OK)
             *err = own;
     }
-    gpp__exec_put(p, &programs);
+    gpp__task_graph_put(p, &programs);
     gpp_pipe_free(p);
     return status;
 }

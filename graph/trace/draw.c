@@ -12,7 +12,7 @@
 
 #include "sched/table.h"
 
-/* --- numbers */
+/* --- numbers ---------------------------------------------------------------------------------- */
 
 const char *gpp__number_text(double value, int decimals, gpp__number out)
 {
@@ -55,7 +55,7 @@ const char *gpp__bytes_text(size_t bytes, gpp__number out)
     return out;
 }
 
-/* --- axis */
+/* --- axis ------------------------------------------------------------------------------------- */
 
 /* 1, 2 or 5 times a power of ten, so that there are about `count` of it in `whole`, which is > 0.
  */
@@ -71,7 +71,7 @@ double gpp__nice_step(double whole, int count, int *decimals)
     return step * pow(10, exponent);
 }
 
-/* --- tasks */
+/* --- tasks ------------------------------------------------------------------------------------ */
 
 /* "12", with the partition "12,3"; of a task without micro-batch its letter, "U", "U,3". */
 int gpp__cell_name(const gpp_forecast_task *t, bool partition, char out[40])
@@ -91,7 +91,7 @@ const char *gpp__kind_word(char letter)
     return "task";
 }
 
-/* --- svg */
+/* --- svg -------------------------------------------------------------------------------------- */
 
 enum {
     NARROW = 880,

@@ -11,7 +11,7 @@
 #include <gridpipe/plan.h>
 #include <stdio.h>
 
-/* --- numbers: digit by digit, for the program's locale shall not put commas into them --- */
+/* --- numbers: digit by digit, for the program's locale shall not put commas into them --------- */
 
 typedef char gpp__number[40];
 
@@ -27,7 +27,7 @@ const char *gpp__bytes_text(size_t bytes, gpp__number out);
  */
 double gpp__nice_step(double whole, int count, int *decimals);
 
-/* --- tasks --- */
+/* --- tasks ------------------------------------------------------------------------------------ */
 
 /** Name of a kind by its letter. */
 const char *gpp__kind_word(char letter);
@@ -37,7 +37,7 @@ const char *gpp__kind_colour(char letter);
  * its length */
 int gpp__cell_name(const gpp_forecast_task *task, bool partition, char out[40]);
 
-/* --- a drawing --- */
+/* --- a drawing -------------------------------------------------------------------------------- */
 
 enum {
     GPP__DRAW_LEFT = 112,

@@ -439,7 +439,7 @@ static gpp_status get_task(reader *r, char *line, gpp_trace_task *task)
     return GPP_OK;
 }
 
-/* --- lists that grow --- */
+/* --- lists that grow -------------------------------------------------------------------------- */
 
 enum { DEVICES, STEPS, LINKS, POINTS, PLANS, TASKS };
 

@@ -17,7 +17,7 @@
 
 #include "base/status.h"
 
-/* --- tasks */
+/* --- tasks ------------------------------------------------------------------------------------ */
 
 static bool shares_devices(const gpp_forecast *f)
 {
@@ -28,7 +28,7 @@ static bool shares_devices(const gpp_forecast *f)
     return false;
 }
 
-/* --- text */
+/* --- text ------------------------------------------------------------------------------------- */
 
 enum { WIDTH = 100, TICKS = 6 };
 
@@ -134,7 +134,7 @@ static void draw_text(const gpp_forecast *f, FILE *out)
     text_table(f, out);
 }
 
-/* --- svg */
+/* --- svg -------------------------------------------------------------------------------------- */
 
 enum { WIDE = 2600 };
 
@@ -178,7 +178,7 @@ static void draw_svg(const gpp_forecast *f, FILE *out)
     gpp__draw_end(&c);
 }
 
-/* --- a picture */
+/* --- a picture -------------------------------------------------------------------------------- */
 
 static gpp_status check(const gpp_forecast *f, char *const *text, gpp_error *err)
 {

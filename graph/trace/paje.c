@@ -146,7 +146,7 @@ static const char *seconds(double ms, gpp__number text)
     return gpp__number_text(1e-3 * ms, 9, text);
 }
 
-/* --- what comes first --- */
+/* --- what comes first ------------------------------------------------------------------------- */
 
 static void put_colour(const char *html, FILE *out)
 {
@@ -219,7 +219,7 @@ static void put_containers(const gpp_trace *t, int rows, FILE *out)
     }
 }
 
-/* --- what happens --- */
+/* --- what happens ----------------------------------------------------------------------------- */
 
 static void put_task(const gpp_trace_task *t, FILE *out)
 {

@@ -9,13 +9,13 @@
 
 #include "sched/table.h"
 
-struct gpp__exec;
+struct gpp__task_graph;
 struct gpp__flight;
 
 /** Called (record.c) when a step begins and when all its tasks have ended; they do nothing where
  * nothing is recorded. Steps end in the order in which they begin. @param step  out: its number,
  * -1: none */
-gpp_status gpp__record_begin(gpp_pipe *pipe, const struct gpp__exec *exec, int *step,
+gpp_status gpp__record_begin(gpp_pipe *pipe, const struct gpp__task_graph *exec, int *step,
                              gpp_error *err);
 void gpp__record_end(gpp_pipe *pipe, const struct gpp__flight *flight);
 void gpp__recorder_free(gpp_pipe *pipe);

@@ -76,7 +76,7 @@ GPP_API gpp_status gpp_model_add(gpp_model *model, const char *name, const char 
  */
 GPP_API gpp_status gpp_model_add_text(gpp_model *model, const char *text, gpp_error *err);
 
-/* --- composite layers: a small graph of operators that is one layer -------------------------- */
+/* --- composite layers: a small graph of operators that is one layer --------------------------- */
 
 /** An output of an operator inside a composite layer, or an input of that layer. */
 typedef struct gpp_ref {
@@ -112,7 +112,7 @@ GPP_API gpp_status gpp_model_append(gpp_model *model, const gpp_model *other, co
  */
 GPP_API gpp_status gpp_model_flatten(gpp_model *model, gpp_error *err);
 
-/* --- skips ----------------------------------------------------------------------------------- */
+/* --- skips ------------------------------------------------------------------------------------ */
 
 /**
  * Put skips of a layer into a namespace, so that other layers can use the same names.
@@ -137,7 +137,7 @@ GPP_API gpp_status gpp_model_namespace(gpp_model *model, char ns[32], gpp_error 
  */
 GPP_API gpp_status gpp_verify_skips(const gpp_model *model, char **report, gpp_error *err);
 
-/* --- what layers are given ------------------------------------------------------------------- */
+/* --- what layers are given -------------------------------------------------------------------- */
 
 /** Let a layer use the parameters (and buffers) of another, earlier one with the same operator and
  * shapes. Both must come to lie on one device. They go by the earlier one's name; its statistics
@@ -154,7 +154,7 @@ GPP_API gpp_status gpp_model_place(gpp_model *model, int layer, const char *devi
  * deferred_batch_norm), inside composite layers too. @return GPP_OK, GPP_EINVAL */
 GPP_API gpp_status gpp_model_defer_batch_norm(gpp_model *model, gpp_error *err);
 
-/* --- shapes ---------------------------------------------------------------------------------- */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 /**
  * Fix the input's shape and infer every layer's. After this the model cannot be added to. Skips are

@@ -14,7 +14,7 @@
 
 #include "codelets/cuda/kernels.h"
 
-/* --- devices and their memory ------------------------------------------------------------------*/
+/* --- devices and their memory ----------------------------------------------------------------- */
 
 #define FINE(expression)                                                                           \
     do {                                                                                           \
@@ -144,7 +144,7 @@ static void spoil(void *room, size_t bytes)
         set_room(room, 0xff, bytes);
 }
 
-/* --- the two sides -----------------------------------------------------------------------------*/
+/* --- the two sides ---------------------------------------------------------------------------- */
 
 enum { CALLS = 2 }; /* backwards, the second of which accumulates */
 
@@ -209,7 +209,7 @@ static void *copy_host(const void *from, size_t bytes)
     return bytes ? memcpy(test_room(bytes), from, bytes) : NULL;
 }
 
-/* --- reporting --- */
+/* --- reporting -------------------------------------------------------------------------------- */
 
 static void differs(sides *s, const char *what, double off)
 {
@@ -271,7 +271,7 @@ static void need(sides *s, gpp_status status, const char *what)
     cr_assert(status == GPP_OK, "%s: %s: %s", s->name, what, s->err.msg);
 }
 
-/* --- making --- */
+/* --- making ----------------------------------------------------------------------------------- */
 
 static float special(int64_t k)
 {

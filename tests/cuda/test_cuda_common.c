@@ -8,7 +8,7 @@
 
 #include "tests/cuda/rig.h"
 
-/* --- handles -----------------------------------------------------------------------------------*/
+/* --- handles ---------------------------------------------------------------------------------- */
 
 Test(cuda_handles, are_set_as_the_options_say)
 {
@@ -74,7 +74,7 @@ Test(cuda_handles, of_another_device_than_the_current_one_are_refused)
     cr_expect(strstr(err.msg, "cuda:5") && strstr(err.msg, "cuda:0"), "%s", err.msg);
 }
 
-/* --- failures ----------------------------------------------------------------------------------*/
+/* --- failures --------------------------------------------------------------------------------- */
 
 Test(cuda_failures, say_the_call_the_layer_the_device_and_what_it_was)
 {
@@ -123,7 +123,7 @@ Test(cuda_failures, of_launches_are_told_once)
     cr_expect_eq(gpp__cuda_launched(NULL, NULL), GPP_OK);
 }
 
-/* --- copies ------------------------------------------------------------------------------------*/
+/* --- copies ----------------------------------------------------------------------------------- */
 
 Test(cuda_common, zeroes_copies_and_adds_any_number_of_elements)
 {
@@ -156,7 +156,7 @@ Test(cuda_common, zeroes_copies_and_adds_any_number_of_elements)
     }
 }
 
-/* --- sums of columns ---------------------------------------------------------------------------*/
+/* --- sums of columns -------------------------------------------------------------------------- */
 
 static void sum_columns(int64_t rows, int64_t columns)
 {
@@ -215,7 +215,7 @@ Test(cuda_common, needs_room_for_sums_only_where_rows_are_cut)
     cr_expect_gt(gpp__cuda_columns_room(100000, 10), 0);
 }
 
-/* --- bfloat16 ----------------------------------------------------------------------------------*/
+/* --- bfloat16 --------------------------------------------------------------------------------- */
 
 static float bits(uint32_t u)
 {

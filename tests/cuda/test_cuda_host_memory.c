@@ -84,7 +84,7 @@ Test(cuda_host_memory, may_be_had_by_several_threads_at_once)
         pthread_join(thread[k], NULL);
 }
 
-/* --- where it cannot be page-locked ------------------------------------------------------------*/
+/* --- where it cannot be page-locked ----------------------------------------------------------- */
 
 #ifdef GPP_EMULATION
 
@@ -123,7 +123,7 @@ Test(cuda_host_memory, is_ordinary_memory_where_there_is_no_gpu)
 
 #endif
 
-/* --- loaders -----------------------------------------------------------------------------------*/
+/* --- loaders ---------------------------------------------------------------------------------- */
 
 Test(cuda_host_memory, is_what_a_loader_takes_for_its_mini_batches_where_it_is_told_to)
 {

@@ -32,7 +32,7 @@
         .dtype = GPP_I64, .rank = 1, .dim = { n }                                                  \
     }
 
-/* --- boxes --- */
+/* --- boxes ------------------------------------------------------------------------------------ */
 
 ParameterizedTestParameters(cuda_layout, joined_and_cut_tensors_are_the_cpus)
 {
@@ -191,7 +191,7 @@ Test(cuda_layout, the_gradient_of_a_part_without_one_is_zero)
     test_rig_free(rig);
 }
 
-/* --- embeddings --- */
+/* --- embeddings ------------------------------------------------------------------------------- */
 
 /* The CPU sums over rows in double and rounds once, a device in float32: 33 additions. */
 #define ROW_SUMS 4e-6
@@ -362,7 +362,7 @@ ParameterizedTest(cuda_case *c, cuda_layout, positions_are_added_and_their_gradi
     cuda_check(c);
 }
 
-/* --- images --- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 /* The same products in the same order; a device may fuse them with the sums, and a gradient may be
  * that of many outputs. */

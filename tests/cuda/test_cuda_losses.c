@@ -55,7 +55,7 @@ typedef struct loss_rig {
     void *scratch;
 } loss_rig;
 
-/* --- making ------------------------------------------------------------------------------------*/
+/* --- making ----------------------------------------------------------------------------------- */
 
 static void find_loss(loss_rig *r, const char *spec)
 {
@@ -148,7 +148,7 @@ static void close_loss(loss_rig *r)
     free(r->grad), free(r->losses), free(r->attr);
 }
 
-/* --- running -----------------------------------------------------------------------------------*/
+/* --- running ---------------------------------------------------------------------------------- */
 
 static void run_cpu(loss_rig *r)
 {
@@ -230,7 +230,7 @@ static void run_again(loss_rig *r, const struct loss_case *c)
     free(grad), free(each);
 }
 
-/* --- against the CPU ---------------------------------------------------------------------------*/
+/* --- against the CPU -------------------------------------------------------------------------- */
 
 #define ROW(c)                                                                                     \
     {                                                                                              \
@@ -314,7 +314,7 @@ ParameterizedTest(struct loss_case *c, cuda_losses, are_the_cpus)
     close_loss(&r);
 }
 
-/* --- odd numbers -------------------------------------------------------------------------------*/
+/* --- odd numbers ------------------------------------------------------------------------------ */
 
 /* Near, or both no number; below the smallest normal number the CPU's exponential is 0. */
 static void check_odd(const char *spec)
@@ -382,7 +382,7 @@ Test(cuda_losses, of_scores_with_infinities_and_nans_are_the_cpus)
     close_loss(&r);
 }
 
-/* --- targets that are no class -----------------------------------------------------------------*/
+/* --- targets that are no class ---------------------------------------------------------------- */
 
 struct target_case {
     char why[64], spec[40];

@@ -37,7 +37,7 @@
  * coefficients, and of what nearly cancels in the gradient of x. */
 #define NEAR 1e-5
 
-/* --- normalisations --- */
+/* --- normalisations --------------------------------------------------------------------------- */
 
 ParameterizedTestParameters(cuda_norms, normalisations_are_the_cpus)
 {
@@ -99,7 +99,7 @@ ParameterizedTest(cuda_case *c, cuda_norms, normalisations_are_the_cpus)
     cuda_check(c);
 }
 
-/* --- pooling --- */
+/* --- pooling ---------------------------------------------------------------------------------- */
 
 ParameterizedTestParameters(cuda_norms, pooling_is_the_cpus)
 {
@@ -158,7 +158,7 @@ ParameterizedTest(cuda_case *c, cuda_norms, pooling_is_the_cpus)
     cuda_check(c);
 }
 
-/* --- batchnorm, call by call --- */
+/* --- batchnorm, call by call ------------------------------------------------------------------ */
 
 /* Batchnorm with both sides' memory, for what the rig's cases do not do. */
 typedef struct pair {
@@ -331,7 +331,7 @@ Test(cuda_norms, commits_of_several_records_give_the_cpus_bits)
     check_commit("batchnorm deferred=1 momentum=none");
 }
 
-/* --- the norm of gradients --- */
+/* --- the norm of gradients -------------------------------------------------------------------- */
 
 Test(cuda_norms, squares_are_added_in_double_by_the_count_alone)
 {

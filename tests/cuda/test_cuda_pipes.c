@@ -335,7 +335,7 @@ Test(cuda_pipes, a_backward_reads_the_callers_rows_of_its_own_micro_batch)
     cr_expect(test_distance(there, here, 54) <= 1e-5);
 }
 
-/* --- failures --- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 Test(cuda_pipes, a_gpu_that_is_not_there_is_refused)
 {

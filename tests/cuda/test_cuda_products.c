@@ -58,7 +58,7 @@
         .why = why_, .spec = spec_, .in = in_, .tolerance = __VA_ARGS__                            \
     }
 
-/* --- operators --- */
+/* --- operators -------------------------------------------------------------------------------- */
 
 ParameterizedTestParameters(cuda_products, linear_is_the_cpus)
 {
@@ -189,7 +189,7 @@ ParameterizedTest(cuda_case *c, cuda_products, conv_transpose2d_is_the_cpus)
     cuda_check(c);
 }
 
-/* --- arithmetic --- */
+/* --- arithmetic ------------------------------------------------------------------------------- */
 
 enum { SIDE = 16 };
 
@@ -231,7 +231,7 @@ Test(cuda_products, products_round_operands_to_what_the_arithmetic_keeps)
     cr_expect_eq(through_product(GPP__MATH_BF16, ten), 1);
 }
 
-/* --- convolutions by cuDNN and by columns --- */
+/* --- convolutions by cuDNN and by columns ----------------------------------------------------- */
 
 typedef struct conv_case {
     char why[56], spec[72];

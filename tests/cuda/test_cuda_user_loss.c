@@ -28,7 +28,7 @@ enum { ROWS = 7, IN = 6, OUT = 4, CHUNKS = 3, PARAMS = 9 * IN + 9 + OUT * 9 + OU
 static const char *gpus[] = {"cuda:0", "cuda:1", "cuda:0"}; /* or one alone */
 static const char *const cores[] = {"cpu", "cpu", "cpu"};
 
-/* --- the loss ----------------------------------------------------------------------------------*/
+/* --- the loss --------------------------------------------------------------------------------- */
 
 /** What its functions do, and have seen of each micro-batch. */
 typedef struct script {
@@ -151,7 +151,7 @@ static gpp_loss_function squares(script *s)
     return def;
 }
 
-/* --- pipes -------------------------------------------------------------------------------------*/
+/* --- pipes ------------------------------------------------------------------------------------ */
 
 static gpp_status try_pipe(const gpp_pipe_options *o, gpp_pipe **p, gpp_error *err)
 {
@@ -268,7 +268,7 @@ static outcome train(gpp_pipe_options o, const gpp_loss_function *def)
     return to;
 }
 
-/* --- the numbers -------------------------------------------------------------------------------*/
+/* --- the numbers ------------------------------------------------------------------------------ */
 
 Test(cuda_user_loss, has_the_bits_of_a_built_in_loss_that_does_the_same)
 {
@@ -334,7 +334,7 @@ Test(cuda_user_loss, sees_of_each_micro_batch_what_it_sees_on_cores)
     free(b);
 }
 
-/* --- a call ------------------------------------------------------------------------------------*/
+/* --- a call ----------------------------------------------------------------------------------- */
 
 /* The only call, with what it was given in a script's place. */
 static gpp_status look(const gpp_loss_call *c, double *value)
@@ -375,7 +375,7 @@ Test(cuda_user_loss, that_sets_no_value_leaves_nan_and_gets_scratch_only_where_i
     cuda_free(room);
 }
 
-/* --- failures ----------------------------------------------------------------------------------*/
+/* --- failures --------------------------------------------------------------------------------- */
 
 static void check_failure(gpp_pipe *p, script *s, int micro_batch, gpp_status want,
                           const char *says)
@@ -464,7 +464,7 @@ Test(cuda_user_loss, has_no_single_values_as_on_cores)
     }
 }
 
-/* --- where it runs -----------------------------------------------------------------------------*/
+/* --- where it runs ---------------------------------------------------------------------------- */
 
 Test(cuda_user_loss, without_a_function_for_cuda_keeps_the_last_partition_on_cores)
 {

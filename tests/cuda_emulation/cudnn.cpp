@@ -48,7 +48,7 @@ namespace
 
 typedef cudnnTensorStruct tensor;
 
-/* --- descriptors --- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 /* Dimensions into the last places of space, so that (n, c, w) is (n, c, 1, 1, w). */
 cudnnStatus_t set(tensor *t, cudnnDataType_t type, int rank, const int dim[])
@@ -98,7 +98,7 @@ size_t bytes_of(const tensor &t)
     return (size_t)(last + 1) * (t.type == CUDNN_DATA_BFLOAT16 ? 2 : 4);
 }
 
-/* --- elements --- */
+/* --- elements --------------------------------------------------------------------------------- */
 
 struct index {
     int64_t at[RANK];
@@ -137,7 +137,7 @@ bool next(const tensor &t, index *i)
     return false;
 }
 
-/* --- a convolution --- */
+/* --- a convolution ---------------------------------------------------------------------------- */
 
 struct problem {
     const tensor *x, *w, *y;
@@ -221,7 +221,7 @@ void finish(const tensor &t, const double *sums, void *result, const void *alpha
     } while (next(t, &i));
 }
 
-/* --- algorithms --- */
+/* --- algorithms ------------------------------------------------------------------------------- */
 
 struct algorithm {
     int number;

@@ -26,7 +26,7 @@ struct CUstream_st {
 namespace gpp_emulation
 {
 
-/* --- devices and streams --- */
+/* --- devices and streams ---------------------------------------------------------------------- */
 
 /** The calling thread's device. */
 int current_device();
@@ -64,7 +64,7 @@ class handle_use
     handle *of;
 };
 
-/* --- memory --- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /** While one lives device memory can be read and written, by its thread alone. `what` is named when
  * the end finds memory written behind an allocation. */
@@ -92,7 +92,7 @@ void fill_with_nan(void *memory, size_t bytes);
 /** For the next cudaGetLastError of this thread, unless there is one already. */
 void remember(cudaError_t error);
 
-/* --- accesses of kernels (races.cpp) --- */
+/* --- accesses of kernels (races.cpp) ---------------------------------------------------------- */
 
 #ifdef GPP_EMULATION_RACES
 void watch_memory(const char *begin, size_t bytes);
@@ -114,7 +114,7 @@ inline void watch_barrier(void)
 }
 #endif
 
-/* --- numbers --- */
+/* --- numbers ---------------------------------------------------------------------------------- */
 
 float from_bf16(uint16_t bits);
 /** To nearest, ties to even; NaN stays NaN. */

@@ -90,7 +90,7 @@ void check_fences(const char *what)
 }
 #endif
 
-/* --- the default stream --- */
+/* --- the default stream ----------------------------------------------------------------------- */
 
 /* To be done. `from` empty: `value` is set. */
 struct job {
@@ -280,7 +280,7 @@ void gpp_emulation_any_memory(void)
     all_memory = true;
 }
 
-/* --- copies --- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 static void check_ends(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
@@ -347,7 +347,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes)
     return cudaSuccess;
 }
 
-/* --- page-locked memory of the host --- */
+/* --- page-locked memory of the host ----------------------------------------------------------- */
 
 namespace
 {

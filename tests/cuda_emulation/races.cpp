@@ -173,7 +173,7 @@ void watch_barrier(void)
 
 } // namespace gpp_emulation
 
-/* --- what the compiler calls --- */
+/* --- what the compiler calls ------------------------------------------------------------------ */
 
 #define CALLED extern "C" __attribute__((visibility("default"))) void
 #define HERE   __builtin_return_address(0)

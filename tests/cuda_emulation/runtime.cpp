@@ -85,7 +85,7 @@ static cudaError_t failed(cudaError_t error)
     return error;
 }
 
-/* --- errors --- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static const struct {
     cudaError_t code;
@@ -137,7 +137,7 @@ cudaError_t cudaGetLastError(void)
     return error;
 }
 
-/* --- devices --- */
+/* --- devices ---------------------------------------------------------------------------------- */
 
 static int devices(void)
 {
@@ -240,7 +240,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* --- streams, events --- */
+/* --- streams, events -------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {

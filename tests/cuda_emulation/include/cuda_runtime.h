@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-/* --- the host's functions ----------------------------------------------------------------------*/
+/* --- the host's functions --------------------------------------------------------------------- */
 
 typedef enum cudaError {
     cudaSuccess = 0,
@@ -164,7 +164,7 @@ void gpp_emulation_order(bool descending);
 #ifdef __cplusplus
 } /* extern "C" */
 
-/* --- what device code is written with ----------------------------------------------------------*/
+/* --- what device code is written with --------------------------------------------------------- */
 
 #define __global__
 #define __device__
@@ -430,7 +430,7 @@ template <class T> static inline T __ldg(const T *p)
     return *p;
 }
 
-/* --- launching ---------------------------------------------------------------------------------*/
+/* --- launching -------------------------------------------------------------------------------- */
 
 extern "C" void gpp_emulation_run(const char *kernel, dim3 grid, dim3 block, cudaStream_t stream,
                                   void (*thread)(void *), void *closure);

@@ -1,12 +1,12 @@
 /*
- * codelets/cuda/room.cu: see room.h.
+ * codelets/cuda/bare_device.cu: see room.h.
  *
  * Laps are events, which the device notes the time of when it comes to them: nobody waits between
  * operators, so that launching the next one goes on while one runs, as in a pipe. An event itself
  * takes a microsecond or so. It is the least time between two that follow each other with nothing
  * between them, and is taken off every lap.
  */
-#include "codelets/cuda/room.h"
+#include "codelets/cuda/bare_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #include "codelets/cuda/mover.h"
 
-/* --- the device --- */
+/* --- the device ------------------------------------------------------------------------------- */
 
 static gpp_status open_gpu(int ordinal, int math, bool deterministic, struct gpp__cuda **cuda,
                            gpp_error *err)
@@ -52,7 +52,7 @@ static void name_gpu(int ordinal, char name[64])
     snprintf(name, 64, "GPU");
 }
 
-/* --- memory --- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static char *take(const gpp__run *run, size_t bytes)
 {
@@ -92,7 +92,7 @@ static size_t large(const gpp__run *run)
     return (size_t)run->cuda->multiprocessors << 21;
 }
 
-/* --- laps --- */
+/* --- laps ------------------------------------------------------------------------------------- */
 
 struct gpp__laps {
     const gpp__run *run;
@@ -211,7 +211,7 @@ static gpp_status laps_new(gpp__laps **made, const gpp__run *run, int count)
     return status;
 }
 
-const gpp__room gpp__cuda_room = {
+const gpp__bare_device gpp__cuda_room = {
     .mover = &gpp__cuda_mover,
     .open = open_gpu,
     .close = close_gpu,

@@ -1,13 +1,13 @@
 /*
- * codelets/room.c: CPU cores as a room (room.h), and which room a device is.
+ * codelets/bare_device.c: CPU cores as a room (bare_device.h), and which room a device is.
  */
-#include "codelets/room.h"
+#include "codelets/bare_device.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 #ifdef GPP__WITH_CUDA
-#include "codelets/cuda/room.h"
+#include "codelets/cuda/bare_device.h"
 #endif
 
 struct gpp__laps {
@@ -80,7 +80,7 @@ static gpp_status read_laps(gpp__laps *laps, int64_t ns[])
     return GPP_OK;
 }
 
-static const gpp__room cores = {
+static const gpp__bare_device cores = {
     .take = take,
     .give = give,
     .take_host = take_host,
@@ -93,7 +93,7 @@ static const gpp__room cores = {
     .read = read_laps,
 };
 
-const gpp__room *gpp__room_of_gpus(void)
+const gpp__bare_device *gpp__bare_device_of_gpus(void)
 {
 #ifdef GPP__WITH_CUDA
     return &gpp__cuda_room;
@@ -102,7 +102,7 @@ const gpp__room *gpp__room_of_gpus(void)
 #endif
 }
 
-const gpp__room *gpp__room_of(const struct gpp__cuda *cuda)
+const gpp__bare_device *gpp__bare_device_of(const struct gpp__cuda *cuda)
 {
-    return cuda ? gpp__room_of_gpus() : &cores;
+    return cuda ? gpp__bare_device_of_gpus() : &cores;
 }

@@ -1,5 +1,5 @@
 /*
- * tests/cuda/test_cuda_loans.c: the caller's tensors on a GPU that has to fetch them: the right
+ * tests/cuda/test_cuda_fetches.c: the caller's tensors on a GPU that has to fetch them: the right
  * ones, once, and before they are wanted.
  *
  * On the emulation "cuda:1" is on the second of two memory nodes; GPUs always have memory of their
@@ -105,12 +105,12 @@ static void need_far_gpu(void)
 
 #define LOANS(sentence) Test(cuda_loans, sentence, .fini = let_go)
 
-/* Copies of a loan's pieces from memory to memory since the pipe was made, by slot of the list. */
-static size_t copies_of(const gpp_pipe *p, int loan)
+/* Copies of a fetch's pieces from memory to memory since the pipe was made, by slot of the list. */
+static size_t copies_of(const gpp_pipe *p, int fetch)
 {
     size_t copies = 0;
-    for (int k = 0; k < p->slots[GPP__LENT][loan].count; k++)
-        copies += atomic_load(&p->slots[GPP__LENT][loan].block[k]->copies);
+    for (int k = 0; k < p->slots[GPP__FETCHED][fetch].count; k++)
+        copies += atomic_load(&p->slots[GPP__FETCHED][fetch].block[k]->copies);
     return copies;
 }
 
@@ -123,7 +123,7 @@ static const loan_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* --- operators of the caller's --- */
+/* --- operators of the caller's ---------------------------------------------------------------- */
 
 static gpp_status same_shape(gpp_signature *s)
 {
@@ -159,7 +159,7 @@ static gpp_pipe *plain_pipe(const gpp_model *m)
     return p;
 }
 
-/* --- the right ones --- */
+/* --- the right ones --------------------------------------------------------------------------- */
 
 /* Steps, a step in halves, one with the caller's gradients, predictions. */
 static void take_all(gpp_pipe *p, test_trace *t)
@@ -277,7 +277,7 @@ LOANS(a_batch_without_rows_lends_nothing)
     gpp_pipe_free(p);
 }
 
-/* --- once --- */
+/* --- once ------------------------------------------------------------------------------------- */
 
 LOANS(a_piece_is_fetched_once_a_step_however_often_it_is_read)
 {
@@ -340,7 +340,7 @@ LOANS(a_trace_counts_what_is_fetched_from_its_first_reader_to_its_last)
     gpp_pipe_free(p);
 }
 
-/* --- before they are wanted --- */
+/* --- before they are wanted ------------------------------------------------------------------- */
 
 /* While the first micro-batch is worked on, the second's piece has to be on its way. The operator
  * waits for that, half a minute at most. */
@@ -349,7 +349,7 @@ static int awaited; /* slot */
 static int calls;
 static bool came;
 
-static bool on_its_way(const gpp__block_data *b)
+static bool on_its_way(const gpp__handle *b)
 {
     int allocated = 0, valid = 0, requested = 0;
     if (b->handle)
@@ -360,7 +360,7 @@ static bool on_its_way(const gpp__block_data *b)
 static gpp_status wait_there(gpp_call *c)
 {
     time_t end = time(NULL) + 30;
-    const gpp__slots *s = &fetching->slots[GPP__LENT][0];
+    const gpp__slots *s = &fetching->slots[GPP__FETCHED][0];
     for (bool first = !calls++; first && !came && time(NULL) < end;)
         came = awaited < s->count && on_its_way(s->block[awaited]);
     cudaMemcpyAsync(c->out[0].data, c->in[0].data,
@@ -382,7 +382,7 @@ LOANS(what_comes_next_is_fetched_while_the_gpu_works)
     OK(gpp_model_add_text(m, "mine", &err));
     OK(gpp_model_set_input(m, GPP_F32, 1, (int64_t[]){3}, &err));
     fetching = plain_pipe(m);
-    awaited = GPP__TURNS;
+    awaited = GPP__FLIGHTS;
     OK(gpp_pipe_evaluate(fetching, &tx, NULL, &ty, NULL, &err));
     cr_expect(came, "nobody asked for the second piece while the first was worked on");
     gpp_pipe_free(fetching);

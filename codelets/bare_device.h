@@ -1,5 +1,5 @@
 /*
- * codelets/room.h: a device for those who run programs without the task runtime: memory there, and
+ * codelets/bare_device.h: a device for those who run programs without the task runtime: memory there, and
  * when what runs there has ended.
  *
  * On CPU cores a call that returns has ended. A GPU is told what to do and does it later: laps are
@@ -13,7 +13,7 @@
 /** When the parts of something have ended, counted from its beginning. */
 typedef struct gpp__laps gpp__laps;
 
-typedef struct gpp__room {
+typedef struct gpp__bare_device {
     const struct gpp__mover *mover; /* for runs there; NULL: cores */
 
     /* GPUs alone. One belongs to the calling thread from open to close, whose current one it is. */
@@ -38,11 +38,11 @@ typedef struct gpp__room {
     /** Waits. @param ns  [parts] out: nanoseconds from the beginning to the end of each part in the
      * order in which they were noted; 0: it was not */
     gpp_status (*read)(gpp__laps *laps, int64_t ns[]);
-} gpp__room;
+} gpp__bare_device;
 
 /** Of the device that a run is on; NULL: cores. */
-const gpp__room *gpp__room_of(const struct gpp__cuda *cuda);
+const gpp__bare_device *gpp__bare_device_of(const struct gpp__cuda *cuda);
 /** Of GPUs; NULL in a build without CUDA. */
-const gpp__room *gpp__room_of_gpus(void);
+const gpp__bare_device *gpp__bare_device_of_gpus(void);
 
 #endif

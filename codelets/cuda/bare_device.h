@@ -1,0 +1,18 @@
+/*
+ * codelets/cuda/bare_device.h: a GPU as a room (codelets/bare_device.h).
+ */
+#ifndef GPP_CODELETS_CUDA_ROOM_H
+#define GPP_CODELETS_CUDA_ROOM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "codelets/bare_device.h"
+
+extern const gpp__bare_device gpp__cuda_room;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
