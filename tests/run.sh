@@ -127,6 +127,12 @@ cuda_kernels() {
         ! readelf -d build/dev/libgridpipe.so | grep -E 'NEEDED.*(cudart|cublas|cudnn)'
 }
 
+# The program that README.md shows is examples/readme.c, less the comment that says what it is.
+documented_program() {
+    diff <(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d') \
+        <(sed 1d examples/readme.c)
+}
+
 # Not in build/release, whose choices are the user's.
 build_release() {
     cmake --preset release -B build/test-release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_WERROR=ON &&
@@ -421,6 +427,7 @@ step "build dev" build_without_warnings dev || finish
 step "headers alone" headers_alone
 step "CUDA kernels" cuda_kernels
 step "documented operator" documented_operator
+step "documented program" documented_program
 criterion_tests
 step "readme example" build/dev/examples/readme
 step "example" fashion_mnist build/dev
