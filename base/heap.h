@@ -1,9 +1,10 @@
 /*
- * base/heap.h: a binary heap of small integers, lowest key first; equal keys by lowest value, so
- * that whoever takes from it decides the same on every machine.
+ * base/heap.h: a binary heap of small integers. The item with the lowest key comes first; of equal
+ * keys, the one with the lowest value. So the order of items does not depend on the machine, and
+ * neither do decisions that follow it.
  */
-#ifndef GPP_SCHED_HEAP_H
-#define GPP_SCHED_HEAP_H
+#ifndef GPP_BASE_HEAP_H
+#define GPP_BASE_HEAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +12,7 @@
 
 typedef struct gpp__heap_item {
     uint64_t key;
-    int32_t value, stamp; /* stamp: what the user needs to recognise an item that is out of date */
+    int32_t value, stamp; /* stamp: for the user, to recognise an item that is out of date */
 } gpp__heap_item;
 
 typedef struct gpp__heap {
@@ -24,7 +25,8 @@ static inline bool gpp__heap_before(const gpp__heap_item *a, const gpp__heap_ite
     return a->key != b->key ? a->key < b->key : a->value < b->value;
 }
 
-/** Room for `capacity` items: that many pushes cannot fail. */
+/** Make room for `capacity` items in all: pushes up to that number cannot fail. False: no
+ * memory. */
 static inline bool gpp__heap_reserve(gpp__heap *heap, size_t capacity)
 {
     if (capacity <= heap->capacity)
@@ -37,7 +39,7 @@ static inline bool gpp__heap_reserve(gpp__heap *heap, size_t capacity)
     return true;
 }
 
-/** False when there is no memory. */
+/** False: no memory, and the heap is as it was. */
 static inline bool gpp__heap_push(gpp__heap *heap, gpp__heap_item item)
 {
     if (heap->count == heap->capacity && !gpp__heap_reserve(heap, 2 * heap->capacity + 8))

@@ -1,9 +1,9 @@
 /*
  * base/log.c: hands remarks to the application's sink.
  *
- * Invariant: one call of the sink at a time, and none to the old one after gpp_log_set has
- * returned. Both follow from holding the lock during the call. The level is also kept in an atomic
- * so that a silent library formats nothing and takes no lock.
+ * Invariant: the sink is called by one thread at a time, and the old sink is not called after
+ * gpp_log_set has returned. Both hold because the lock is held during the call. The level is kept
+ * in an atomic too, so that a silent library formats no text and takes no lock.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ void gpp_log_set(gpp_log_sink sink, gpp_log_level level, void *user)
     pthread_mutex_unlock(&lock);
 }
 
-/* The sink is promised one line. */
+/* gridpipe/log.h promises the sink one line. */
 static void join_lines(char *text)
 {
     for (; *text; text++)
@@ -45,6 +45,7 @@ void gpp__log(gpp_log_level level, const char *format, ...)
     va_end(args);
     join_lines(text);
     pthread_mutex_lock(&lock);
+    /* The sink or the level may have changed before the lock was taken. */
     if (current_sink && (int)level <= atomic_load_explicit(&loudest, memory_order_relaxed))
         current_sink(level, text, current_user);
     pthread_mutex_unlock(&lock);

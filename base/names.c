@@ -1,5 +1,6 @@
 /*
- * base/names.c: a sorted list of names. Finding is logarithmic, whatever the names are.
+ * base/names.c: a sorted list of names. Finding a name takes logarithmic time, whatever the names
+ * are: a hash table's worst case would be up to whoever writes the file that they come from.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ void gpp__names_release(gpp__names *names)
     *names = (gpp__names){0};
 }
 
-/* Where the name is, or would be. */
+/* Where the name is, or where it belongs. */
 static int place_of(const gpp__names *names, const char *name, bool *found)
 {
     int lo = 0, hi = names->count;

@@ -1,8 +1,8 @@
 /*
  * base/status.c: the error record, the names of status codes, version and data types.
  *
- * Invariant: a record keeps the first failure. Whoever unwinds may report again what failed
- * because of it; only the cause stays.
+ * Invariant: a record keeps the first failure. Callers that unwind may report a failure of their
+ * own; the record still names the cause.
  */
 #include <assert.h>
 #include <stdarg.h>

@@ -1,14 +1,14 @@
 /*
- * include/private/status.h: what every folder may use: filling the error record, remarks, small
- * checked arithmetic. Not installed. Implemented in base/status.c and base/log.c.
+ * base/status.h: what every folder may use: filling the error record, remarks, small checked
+ * arithmetic. Implemented in base/status.c and base/log.c.
  */
-#ifndef GPP_PRIVATE_STATUS_H
-#define GPP_PRIVATE_STATUS_H
+#ifndef GPP_BASE_STATUS_H
+#define GPP_BASE_STATUS_H
 
 #include <gridpipe/error.h>
 #include <gridpipe/log.h>
 
-/** Record a failure unless `err` already holds one (NULL is fine) and return `code`. */
+/** Return `code`, and record the failure unless `err` is NULL or already holds one. */
 gpp_status gpp__fail(gpp_error *err, gpp_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -16,9 +16,10 @@ gpp_status gpp__fail(gpp_error *err, gpp_status code, const char *format, ...)
 gpp_status gpp__fail_layer(gpp_error *err, gpp_status code, int layer, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/** Hand a remark to the application's sink, if that wants remarks of this level. */
 void gpp__log(gpp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** a·b and a+b of sizes; false on overflow, then *out is untouched. */
+/** a·b and a+b of sizes. False on overflow; *out is then untouched. */
 static inline bool gpp__mul(size_t a, size_t b, size_t *out)
 {
     size_t c;
@@ -36,7 +37,7 @@ static inline bool gpp__add(size_t a, size_t b, size_t *out)
     return true;
 }
 
-/** Every buffer, and every part of one, starts on a cache line, which is also the widest vector. */
+/** Every buffer, and every part of one, starts on a cache line. The widest vector is as long. */
 #define GPP__ALIGN ((size_t)64)
 static inline size_t gpp__align(size_t bytes)
 {

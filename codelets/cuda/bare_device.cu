@@ -1,5 +1,5 @@
 /*
- * codelets/cuda/bare_device.cu: see room.h.
+ * codelets/cuda/bare_device.cu: see codelets/cuda/bare_device.h.
  *
  * Laps are events, which the device notes the time of when it comes to them: nobody waits between
  * operators, so that launching the next one goes on while one runs, as in a pipe. An event itself

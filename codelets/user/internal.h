@@ -1,6 +1,6 @@
 /*
  * codelets/user/internal.h: what a user operator is inside, shared by user.c (definitions),
- * user_infer.c (what they declare for a layer) and user_call.c (their functions called).
+ * infer.c (what they declare for a layer) and call.c (their functions called).
  */
 #ifndef GPP_CODELETS_USER_INTERNAL_H
 #define GPP_CODELETS_USER_INTERNAL_H
@@ -39,14 +39,14 @@ bool gpp__user_word(const char *word, size_t most, const char *also);
 /** Place of a name in a list, or -1. */
 int gpp__user_find(int count, const char name[][GPP__NAME], const char *wanted);
 
-/* user_infer.c: functions of the gpp_op, and what infer declares for the layer's inputs, checked.
+/* infer.c: functions of the gpp_op, and what infer declares for the layer's inputs, checked.
  * `in` and `pop` of the signature are the layer's. */
 gpp_status gpp__user_sign(const gpp__layer *layer, gpp_signature *s, gpp_error *err);
 gpp_status gpp__user_infer(gpp__layer *layer, gpp_error *err);
 void gpp__user_init(const gpp__layer *layer, int p, uint64_t seed, float *value);
 double gpp__user_flops(const gpp__layer *layer);
 
-/* user_call.c */
+/* call.c */
 gpp_status gpp__user_prepare(gpp__kernel *kernel, gpp_error *err);
 void gpp__user_release(gpp__kernel *kernel);
 gpp_status gpp__user_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);

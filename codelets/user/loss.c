@@ -4,7 +4,7 @@
  * A call lives on the stack: nothing is allocated, and any number of them may run at once. What the
  * function wrote into its error record is the message, behind the loss's name; a status alone gets
  * words of ours. What it declares as target is checked before anybody counts on it. Calls on a GPU
- * are in user_loss.cu.
+ * are in codelets/user/loss.cu.
  */
 #include "codelets/user/loss.h"
 

@@ -35,7 +35,7 @@ gpp_loss_call gpp__user_loss_call(const gpp__loss_call *call, gpp_error *said);
  * something. */
 gpp_status gpp__user_loss_outcome(const gpp_loss_function *def, const char *function,
                                   gpp_status status, const gpp_error *said, gpp_error *err);
-/** gpp_loss.run_cuda (user_loss.cu), where the definition has one. */
+/** gpp_loss.run_cuda (codelets/user/loss.cu), where the definition has one. */
 gpp_status gpp__user_loss_run_cuda(const gpp__loss_call *call);
 
 #ifdef __cplusplus

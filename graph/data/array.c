@@ -1,10 +1,10 @@
 /*
  * graph/data/array.c: arrays from files: IDX, .npy, CIFAR-10.
  *
- * Nothing a file says about itself is believed before it is checked: products of dimensions may not
- * overflow, and memory grows with the bytes that really come (up to FIRST bytes ahead of them), so
- * a short file with a huge header costs nothing. Numbers are put together byte by byte, so the
- * order of the machine's own bytes does not matter.
+ * Nothing that a file says about itself is believed before it is checked. Products of dimensions
+ * may not overflow. Memory grows with the bytes that really come (at most FIRST elements or twice
+ * what has come), so a short file with a huge header costs little. Numbers are put together byte by
+ * byte, so the machine's own byte order does not matter.
  *
  * IDX: two zero bytes, the type, the number of dimensions, each dimension as 32 bits, big-endian
  * elements. .npy: graph/data/npy.h. CIFAR-10: records of a label byte and 3 · 32 · 32 bytes.
@@ -21,8 +21,8 @@
 
 enum {
     PIECE = 1 << 14,         /* bytes of elements that are converted at a time */
-    FIRST = 1 << 20,         /* elements that memory is made for at first */
-    LONGEST_HEADER = 1 << 20 /* of a .npy file; those that NumPy writes have 118 bytes */
+    FIRST = 1 << 20,         /* elements that the first allocation has room for */
+    LONGEST_HEADER = 1 << 20 /* bytes, of a .npy file; the headers that NumPy writes have 118 */
 };
 
 /* --- elements --------------------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ typedef enum kind { BOOLEAN, SIGNED, UNSIGNED, REAL } kind;
 
 typedef struct element {
     kind kind;
-    int width; /* bytes */
+    int width; /* bytes of an element */
     bool big_endian;
 } element;
 
@@ -69,7 +69,7 @@ static inline float real(uint64_t v, element e)
     return narrow;
 }
 
-/* An unsigned integer of 64 bits may be too large for a signed one. */
+/* The first element that exceeds INT64_MAX, or -1. Only unsigned integers of 64 bits can. */
 static int64_t first_too_large(const unsigned char *raw, int64_t count, element e)
 {
     if (e.kind != UNSIGNED || e.width < 8)
@@ -80,10 +80,10 @@ static int64_t first_too_large(const unsigned char *raw, int64_t count, element 
     return -1;
 }
 
-/* `count` elements to positions from `at`. */
+/* Converts `count` elements, the first of which goes to position `at`. */
 static void convert(gpp_tensor *t, int64_t at, const unsigned char *raw, int64_t count, element e)
 {
-    if (e.kind == UNSIGNED && e.width == 1) { /* images: worth a loop of its own */
+    if (e.kind == UNSIGNED && e.width == 1) { /* images and labels: worth a loop of its own */
         int64_t *to = (int64_t *)t->data + at;
         for (int64_t k = 0; k < count; k++)
             to[k] = raw[k];
@@ -100,8 +100,8 @@ static void convert(gpp_tensor *t, int64_t at, const unsigned char *raw, int64_t
 
 /* --- arrays that grow ------------------------------------------------------------------------- */
 
-/* Elements of a tensor; false when that many, or the other dimensions' product where one is 0, are
- * more than memory can address. */
+/* Counts the elements of a tensor. False: memory cannot address that many. Dimensions of 0 are left
+ * out of this check, so that the others may not overflow either. */
 static bool count_elements(const gpp_tensor *t, int64_t *count)
 {
     int64_t addressable = (int64_t)gpp_dtype_size(t->dtype);
@@ -125,7 +125,8 @@ static gpp_status resize(gpp__source *s, gpp_tensor *t, int64_t count, gpp_error
     return GPP_OK;
 }
 
-/* Room for `more` elements behind the first `have` of `count`, which may be a guess. */
+/* Makes room for `more` elements behind the first `have`. `count` is the number expected in the
+ * end; it may be a guess. */
 static gpp_status make_room(gpp__source *s, gpp_tensor *t, int64_t have, int64_t more,
                             int64_t count, int64_t *room, gpp_error *err)
 {
@@ -142,7 +143,7 @@ static gpp_status make_room(gpp__source *s, gpp_tensor *t, int64_t have, int64_t
     return status;
 }
 
-/* One piece of at most PIECE bytes. */
+/* Reads and converts one piece of at most PIECE bytes. */
 static gpp_status read_piece(gpp__source *s, gpp_tensor *t, int64_t at, int64_t count, element e,
                              gpp_error *err)
 {
@@ -160,7 +161,8 @@ static gpp_status read_piece(gpp__source *s, gpp_tensor *t, int64_t at, int64_t 
     return GPP_OK;
 }
 
-/* Shape and type are set; the elements are all that is left of the file. */
+/* Reads the elements of a tensor whose shape and type are set. They must be all that is left of the
+ * file. */
 static gpp_status read_elements(gpp__source *s, gpp_tensor *t, element e, gpp_error *err)
 {
     int64_t count, room = 0;
@@ -186,7 +188,7 @@ static const element idx_types[] = {
     [0x0C] = {SIGNED, 4, true},   [0x0D] = {REAL, 4, true},   [0x0E] = {REAL, 8, true},
 };
 
-/* Behind the first four bytes: 0, 0, type, rank. */
+/* Reads what follows the first four bytes of an IDX file, which are 0, 0, type, rank. */
 static gpp_status read_idx(gpp__source *s, gpp_tensor *t, int type, int rank, gpp_error *err)
 {
     if ((size_t)type >= sizeof idx_types / sizeof *idx_types || !idx_types[type].width)
@@ -235,7 +237,8 @@ static gpp_status npy_element(gpp__source *s, const char *descr, element *e, gpp
                             descr);
 }
 
-/* Behind magic and version: the length, in 2 bytes or, since version 2, in 4; then the text. */
+/* Reads what follows magic and version: the length, in 2 bytes or, since version 2, in 4; then the
+ * text. */
 static gpp_status npy_header(gpp__source *s, int version, gpp__npy *npy, gpp_error *err)
 {
     unsigned char raw[4];
@@ -266,8 +269,8 @@ static void copy_element(gpp_tensor *to, int64_t a, const gpp_tensor *from, int6
     memcpy((char *)to->data + (size_t)a * size, (const char *)from->data + (size_t)b * size, size);
 }
 
-/* From the first dimension running fastest to the last one: where the file has element (i, j, ...)
- * is counted along as an odometer with the file's strides. */
+/* Reorders a tensor whose first dimension runs fastest, so that the last one does. `index` counts
+ * like an odometer through the new order, and `from` follows it with the file's strides. */
 static gpp_status straighten(gpp__source *s, gpp_tensor *t, gpp_error *err)
 {
     int64_t index[GPP_MAX_RANK] = {0}, stride[GPP_MAX_RANK], count = 1, from = 0;
@@ -293,7 +296,7 @@ static gpp_status straighten(gpp__source *s, gpp_tensor *t, gpp_error *err)
     return GPP_OK;
 }
 
-/* Behind the first four bytes of the magic. */
+/* Reads what follows the first four bytes of the magic. */
 static gpp_status read_npy(gpp__source *s, gpp_tensor *t, gpp_error *err)
 {
     unsigned char raw[4];
@@ -367,7 +370,7 @@ enum { CIFAR_PIXELS = 3 * 32 * 32, CIFAR_RECORD = 1 + CIFAR_PIXELS, CIFAR_CLASSE
 
 typedef struct cifar {
     gpp_tensor *images, *labels;
-    int64_t room; /* records */
+    int64_t room; /* records that the tensors have memory for */
 } cifar;
 
 static gpp_status add_record(cifar *c, gpp__source *s, const unsigned char raw[], gpp_error *err)
@@ -394,7 +397,7 @@ static gpp_status add_record(cifar *c, gpp__source *s, const unsigned char raw[]
     return GPP_OK;
 }
 
-/* At least one record, and whole ones only. */
+/* Reads one file: at least one record, and whole records only. */
 static gpp_status read_records(cifar *c, gpp__source *s, gpp_error *err)
 {
     unsigned char raw[CIFAR_RECORD];
@@ -420,7 +423,7 @@ static gpp_status read_cifar(cifar *c, const char *const paths[], int count, gpp
         status = gpp__source_open(&s, paths[k], err);
         if (!status)
             status = read_records(c, s, err);
-        if (!status && k == count - 1) { /* give back what was too much */
+        if (!status && k == count - 1) { /* the last file: give back room that was not needed */
             status = resize(s, c->images, c->images->dim[0] * CIFAR_PIXELS, err);
             status = status ? status : resize(s, c->labels, c->labels->dim[0], err);
         }
@@ -471,8 +474,8 @@ static gpp_status check_scale(const gpp_tensor *t, const float mean[], const flo
     return GPP_OK;
 }
 
-/* Elements [begin, end): a float is not longer than an integer, so in ascending order none is
- * overwritten before it is read. */
+/* Elements [begin, end) become floats in place. A float is not longer than an integer, so going up
+ * overwrites no integer before it is read. */
 static void scale(char *data, gpp_dtype dtype, int64_t begin, int64_t end, double mean, double std)
 {
     for (int64_t k = begin; k < end; k++) {

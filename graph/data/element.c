@@ -1,9 +1,9 @@
 /*
- * graph/data/element.c: the types of elements in safetensors files, and what becomes of them in memory:
- * floats float32, integers int64.
+ * graph/data/element.c: the types of elements in safetensors files. In memory floats become float32
+ * and integers int64.
  *
- * Narrower ones keep their values; float64 is rounded to nearest. Files are little-endian, whatever
- * the machine is.
+ * Narrower types keep their values; float64 is rounded to nearest. Files are little-endian,
+ * whatever the machine is.
  */
 #include <string.h>
 
@@ -38,7 +38,7 @@ static double double_of(uint64_t bits)
     return value;
 }
 
-/* IEEE binary16: exponent 0 counts multiples of 2^-24. */
+/* IEEE binary16. Exponent 0 stands for multiples of 2^-24 (subnormal numbers and zero). */
 static float half_of(uint16_t bits)
 {
     uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31,

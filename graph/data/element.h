@@ -8,12 +8,13 @@
 
 typedef struct gpp__element {
     char name[8]; /* "F16" */
-    int bytes;    /* of one in a file */
+    int bytes;    /* of one element in a file */
     gpp_dtype dtype;
-    void (*decode)(const unsigned char *from, size_t count, void *to); /* to elements of `dtype` */
+    /* Converts `count` elements to `dtype`. */
+    void (*decode)(const unsigned char *from, size_t count, void *to);
 } gpp__element;
 
-/** NULL when there is none of this name. */
+/** The type of this name, or NULL. */
 const gpp__element *gpp__element_find(const char *name);
 
 #endif

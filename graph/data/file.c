@@ -1,9 +1,9 @@
 /*
  * graph/data/file.c: named arrays and words in memory, and reading them from a safetensors file.
  *
- * In memory there are the two types of gpp_tensor. Narrower floats become float32, and narrower
- * integers int64, without loss; float64 is rounded to nearest. Nothing is allocated before the file
- * has been seen to be as long as its header says.
+ * Memory has the two types of gpp_tensor. Narrower floats become float32 and narrower integers
+ * int64, without loss; float64 is rounded to nearest. No array is allocated before the file has
+ * turned out to be as long as its header says.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -97,7 +97,8 @@ static gpp_status check_new(const gpp_file *f, const char *name, int rank, gpp_e
     return GPP_OK;
 }
 
-/* @param sorted  keep the names in order; else it is for gpp__names_sort to do */
+/* @param sorted  keep the names in order; else the caller sorts them in the end
+ *                (gpp__names_sort) */
 static gpp_status append_array(gpp_file *f, const char *name, const gpp_tensor *shape, size_t count,
                                size_t bytes, bool sorted, gpp_error *err)
 {
@@ -268,7 +269,8 @@ static gpp_status take_word(gpp_file *f, const gpp__stored_word *w, gpp_error *e
     return gpp__fail(err, GPP_ENOMEM, "word \"%.80s\"", w->key);
 }
 
-/* Names are sorted once, when all are there. */
+/* Appends what the header describes. Names are sorted once, when all are there: keeping them in
+ * order meanwhile would take quadratic time. */
 static gpp_status take_contents(gpp_file *f, const source *s, uint64_t data_at,
                                 const gpp__safetensors *h, gpp_error *err)
 {
@@ -345,7 +347,8 @@ gpp_status gpp__file_parse(gpp_file **file, const void *bytes, size_t size, gpp_
 static gpp_status open_source(source *s, const char *path, gpp_error *err)
 {
     struct stat st;
-    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
+    /* O_NONBLOCK: opening a named pipe would otherwise wait for its writer. */
+    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (s->fd < 0)
         return gpp__fail(err, GPP_EIO, "%s", strerror(errno));
     if (fstat(s->fd, &st))

@@ -1,5 +1,5 @@
 /*
- * graph/data/file.h: the inside of gpp_file, shared by file.c (in memory, reading) and file_write.c.
+ * graph/data/file.h: the inside of gpp_file, shared by file.c (memory, reading) and file_write.c.
  */
 #ifndef GPP_GRAPH_FILE_H
 #define GPP_GRAPH_FILE_H
@@ -21,7 +21,7 @@ struct gpp_file {
     gpp__names array_names, word_names;
 };
 
-/** Append an array whose values the caller writes to *data; like gpp_file_add. */
+/** As gpp_file_add, but the caller writes the array's values to *data afterwards. */
 gpp_status gpp__file_room(gpp_file *file, const char *name, gpp_dtype dtype, int rank,
                           const int64_t dim[], void **data, gpp_error *err);
 

@@ -1,14 +1,14 @@
 /*
- * graph/data/file_write.c: writing safetensors files, so that at any instant the old or the new one is
- * whole.
+ * graph/data/file_write.c: writing safetensors files so that at any instant the old file or the new
+ * one is whole.
  *
- * The new file is written to a temporary beside the target, synced, and renamed onto it; then the
- * folder is synced. rename() replaces a name at once, and sync before rename puts the contents on
- * the disk before the name: see rename(2), fsync(2). A process that is killed leaves the temporary,
- * "<name>.tmp.<process>.<number>", behind, which nothing reads.
+ * The new contents go to a temporary file beside the target. It is synced and renamed onto the
+ * target; then the folder is synced. rename() replaces a name at once, and syncing before it puts
+ * the contents on the disk before the name: see rename(2), fsync(2). A process that is killed
+ * leaves a temporary file, "<name>.tmp.<process>.<number>", which nothing reads.
  *
- * Arrays lie in the file by falling size of their elements, so every one is aligned: readers that
- * map the file into memory, such as PyTorch's, need that. The header names them in the order in
+ * Arrays lie in the file by falling size of their elements, so every array is aligned. Readers that
+ * map the file into memory, such as PyTorch's, need that. The header names arrays in the order in
  * which they were added.
  */
 #include <errno.h>
@@ -84,7 +84,7 @@ static size_t bytes_of(const struct gpp__file_array *a)
 static const gpp_dtype file_order[] = {GPP_I64, GPP_F32};
 enum { TYPES = sizeof file_order / sizeof *file_order };
 
-/* Where the first array of each type begins. @return bytes of all */
+/* Finds where the first array of each type begins. @return bytes of all arrays */
 static uint64_t place_types(const gpp_file *f, uint64_t at[TYPES])
 {
     uint64_t end = 0;
@@ -119,7 +119,7 @@ static void put_words(text *t, const gpp_file *f)
     put(t, "}", 1);
 }
 
-/* The length in front, the header, blanks up to a multiple of 8. */
+/* Writes the length, the header, and blanks up to a multiple of 8 bytes. */
 static gpp_status make_header(const gpp_file *f, text *t, gpp_error *err)
 {
     uint64_t at[TYPES];
@@ -173,7 +173,7 @@ static gpp_status write_all(const sink *s, const void *bytes, size_t length, gpp
     return GPP_OK;
 }
 
-/* `count` elements of `width` bytes, little-endian. */
+/* Writes `count` elements of `width` bytes, little-endian. */
 static gpp_status write_elements(const sink *s, const char *from, size_t count, size_t width,
                                  gpp_error *err)
 {
@@ -229,7 +229,8 @@ static gpp_status fail_errno(gpp_error *err, const char *what)
     return gpp__fail(err, GPP_EIO, "%s: %s", what, strerror(errno));
 }
 
-/* The name to replace, where links end; free it. A device or a folder is no name to replace. */
+/* Follows links to the name that is to be replaced; the caller frees it. A device or a folder is
+ * refused: a rename would put a file in its place. */
 static gpp_status find_target(const char *path, char **target, mode_t *mode, gpp_error *err)
 {
     struct stat st;
@@ -248,7 +249,7 @@ static gpp_status find_target(const char *path, char **target, mode_t *mode, gpp
     return *target ? GPP_OK : fail_errno(err, "its name");
 }
 
-/* A new file beside the target, that no other process or thread has. */
+/* Opens a new file beside the target, with a name that no other process or thread uses. */
 static gpp_status open_temporary(const char *target, char *name, size_t size, int *fd,
                                  gpp_error *err)
 {
@@ -268,7 +269,8 @@ static gpp_status sync_folder(char *target, gpp_error *err)
     int fd = open(dirname(target), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return fail_errno(err, "its folder, to sync it");
-    bool done = !fsync(fd) || errno == EINVAL || errno == ENOTSUP; /* some kinds cannot */
+    /* Some file systems cannot sync a folder, which is no failure. */
+    bool done = !fsync(fd) || errno == EINVAL || errno == ENOTSUP;
     gpp_status status = done ? GPP_OK : fail_errno(err, "syncing its folder");
     close(fd);
     return status;
@@ -282,7 +284,7 @@ static gpp_status write_temporary(int fd, const gpp_file *f, const text *header,
     if (status == GPP_OK)
         status = write_arrays(&s, f, err);
     if (mode)
-        (void)!fchmod(fd, mode); /* of the file it replaces; not every file system knows them */
+        (void)!fchmod(fd, mode); /* the old file's mode; not every file system has modes */
     if (status == GPP_OK && fsync(fd))
         status = fail_errno(err, "syncing");
     if (close(fd) && status == GPP_OK)

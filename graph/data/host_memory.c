@@ -1,22 +1,22 @@
 /*
  * graph/data/host_memory.c: memory of the host that GPUs copy from and to without a detour.
  *
- * CUDA copies memory that may be paged out through a page-locked buffer of its own; what is
- * page-locked already it copies directly, beside kernels (CUDA C++ Programming Guide, "Page-Locked
- * Host Memory"). In front of every piece is a line that says how to free it: there is no list of
- * pieces, so no lock.
+ * CUDA copies pageable memory through a page-locked buffer of its own. Memory that is page-locked
+ * already it copies directly, while kernels run (CUDA C++ Programming Guide, "Page-Locked Host
+ * Memory"). A cache line in front of every piece says how to free it. So there is no list of
+ * pieces, and no lock.
  */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include <gridpipe/data.h>
 
-/* Of GPP__ALIGN bytes, so that what follows it is aligned as it is. */
+/* Stands in GPP__ALIGN bytes, so that the memory behind it is aligned, too. */
 typedef struct front {
     bool locked;
 } front;
 
-/* Defined for this folder where pipes may be on GPUs, emulated ones included. */
+/* CMake defines this where pipes may be on GPUs, emulated ones included. */
 #ifdef GPP__WITH_CUDA
 
 #include <cuda_runtime.h>
@@ -28,11 +28,11 @@ static bool has_gpu(void)
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess)
         return count > 0;
-    cudaGetLastError(); /* nobody else's failure */
+    cudaGetLastError(); /* forget the failure: no later call is to report it as its own */
     return false;
 }
 
-/* NULL where there is no GPU, or no more memory to be had so. Every GPU may use it. */
+/* Page-locked memory that every GPU may use. NULL: there is no GPU, or no more such memory. */
 static void *get_locked(size_t bytes)
 {
     void *memory = NULL;
@@ -53,7 +53,7 @@ static void *get_locked(size_t bytes)
 static void free_locked(void *memory)
 {
     if (cudaFreeHost(memory) != cudaSuccess)
-        cudaGetLastError(); /* the program ends, and CUDA has gone before */
+        cudaGetLastError(); /* the program ends, and CUDA has shut down already */
 }
 
 #else

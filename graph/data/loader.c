@@ -1,18 +1,19 @@
 /*
  * graph/data/loader.c: mini-batches gathered ahead of the pipeline.
  *
- * The mini-batches of all epochs are one sequence, and slot k % slots holds the k-th of them since
- * the last seek. The caller has been given `taken`, the last of which are lent; the thread has
- * filled `filled` and stays at most `ahead` in front:
+ * The mini-batches of all epochs are one sequence. Slot k % slots holds the k-th mini-batch since
+ * the last seek. The caller has taken `taken` mini-batches, and the last `lent` of them are still
+ * lent to it. The thread has filled `filled` slots and stays at most `ahead` in front:
  *
  *     taken - lent ... taken - 1   taken ... filled - 1   filled
  *     lent                         ready                  being filled, when filled - taken < ahead
  *
- * so ahead + lent slots are enough and the thread never writes what is lent or ready. A seek starts
- * a new sequence: its number, `turn`, tells the thread that what it is filling is no longer wanted.
+ * So ahead + lent slots are enough, and the thread never writes to a slot that is lent or ready. A
+ * seek starts a new sequence. Its number, `turn`, tells the thread that the mini-batch in hand is
+ * no longer wanted.
  *
- * Where the caller stands (epoch, index) is the caller's alone; what both threads use is under the
- * mutex, except the tensors' rows, and `turn`, which the thread looks at between two rows.
+ * Only the caller's thread uses the caller's position (epoch, index). The mutex guards what both
+ * threads use, except the tensors' rows, and `turn`, which the thread reads between two rows.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -31,8 +32,8 @@ enum { MOST_AHEAD = 1000 };
 
 /* --- the order of an epoch -------------------------------------------------------------------- */
 
-/* Uniform in 0 ... bound-1: the high word of a product with 64 random bits (Lemire, "Fast random
- * integer generation in an interval", arXiv 1805.10941), off by less than bound / 2^64. */
+/* A uniform number in 0 ... bound-1: the high word of a product with 64 random bits (Lemire, "Fast
+ * random integer generation in an interval", arXiv 1805.10941). Its bias is below bound / 2^64. */
 static int64_t below(uint64_t seed, int64_t epoch, int64_t draw, int64_t bound)
 {
     uint64_t hi =
@@ -58,32 +59,32 @@ void gpp_shuffle(uint64_t seed, int64_t epoch, int64_t rows, int64_t order[])
 typedef struct source {
     gpp_tensor tensor; /* the caller's */
     size_t row;        /* bytes of a row */
-    size_t offset;     /* of its part of a slot */
+    size_t offset;     /* where its rows begin in a slot */
 } source;
 
 struct gpp_loader {
     gpp_loader_options options;
     int count, slots;
-    int64_t rows, batch; /* batch: no more than there are rows */
+    int64_t rows, batch; /* rows of an epoch and of a mini-batch; batch <= rows */
     int64_t length;      /* mini-batches of an epoch */
     source source[GPP_MAX_TENSORS];
     char *slot; /* [slots * slot_bytes] */
     size_t slot_bytes;
 
-    /* the caller's */
+    /* Used by the caller's thread only: */
     int64_t epoch, index;
     int64_t waits;
     double waited_ms;
 
-    /* the thread's */
+    /* Used by the loader's thread only: */
     pthread_t thread;
-    int64_t *order; /* [rows] of order_epoch; NULL: no shuffling */
+    int64_t *order; /* [rows] order of the rows in order_epoch; NULL: no shuffling */
     int64_t order_epoch;
 
     pthread_mutex_t mutex;
     pthread_cond_t filled_one, wanted_one;
     int64_t taken, filled;
-    int64_t next_epoch, next_index; /* of the mini-batch to fill */
+    int64_t next_epoch, next_index; /* the mini-batch that is filled next */
     bool stop;
     _Atomic int64_t turn;
 };
@@ -108,7 +109,7 @@ static char *part(const gpp_loader *l, int64_t k, int t)
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* Mini-batch `k` of the sequence. Given up, unfinished, when another turn has begun. */
+/* Fills the slot of mini-batch `k` of the sequence. Gives up when another turn has begun. */
 static void gather(gpp_loader *l, int64_t k, int64_t epoch, int64_t index, int64_t turn)
 {
     int64_t first = index * l->batch, rows = rows_of(l, index);
@@ -128,7 +129,8 @@ static void gather(gpp_loader *l, int64_t k, int64_t epoch, int64_t index, int64
     }
 }
 
-/* One mini-batch, with the mutex held outside of the gathering. */
+/* Fills one slot. The caller holds the mutex; it is free while rows are copied, so the caller of
+ * the loader is not held up. A slot that was filled for an old turn is not counted. */
 static void fill_one(gpp_loader *l)
 {
     int64_t turn = atomic_load(&l->turn), k = l->filled, epoch = l->next_epoch,
@@ -161,7 +163,7 @@ static void *loader_main(void *arg)
     return NULL;
 }
 
-/* Signals are the application's: none is delivered to this thread. */
+/* The thread blocks all signals: handling them is for the application's own threads. */
 static int start_thread(gpp_loader *l)
 {
     sigset_t all, before;
@@ -194,7 +196,7 @@ static gpp_status check_options(const gpp_loader_options *o, gpp_error *err)
     return GPP_OK;
 }
 
-/* Bytes of a row: all of the tensor's bytes must be addressable. */
+/* Sets the bytes of a row. All bytes of the tensor together must be addressable. */
 static gpp_status measure(source *s, int t, gpp_error *err)
 {
     const gpp_tensor *x = &s->tensor;
@@ -220,7 +222,8 @@ static gpp_status measure(source *s, int t, gpp_error *err)
     return GPP_OK;
 }
 
-/* Cannot overflow: the tensors' own bytes do not, and a mini-batch has no more rows. */
+/* Lays out a slot. Its size cannot overflow: the tensors' own sizes do not, and a mini-batch has no
+ * more rows than they have. */
 static gpp_status take_tensors(gpp_loader *l, const gpp_tensor tensors[], gpp_error *err)
 {
     l->rows = tensors[0].dim[0];

@@ -1,9 +1,10 @@
 /*
  * graph/data/npy.c: see npy.h.
  *
- * Strict, by hand: what NumPy writes and every spelling of it that Python reads alike (order of the
- * entries, either quote, blanks, a last comma or none) is taken, and nothing else. Each function
- * returns NULL or what it expected, and leaves the cursor where it was not found.
+ * The reader is strict. It takes what NumPy writes, and every spelling that Python reads as the
+ * same (another order of the entries, either kind of quote, blanks, a last comma or none), and
+ * nothing else. Each function returns NULL, or what it expected; the cursor is then where that is
+ * missing.
  */
 #include "graph/data/npy.h"
 
@@ -27,7 +28,7 @@ static void skip_blanks(cursor *c)
         c->at++;
 }
 
-/* The character, with blanks around it. */
+/* Reads the character `what`, with blanks around it. */
 static bool takes(cursor *c, char what)
 {
     skip_blanks(c);
@@ -53,7 +54,7 @@ static const char *unsupported(cursor *c, const char *what)
     return what;
 }
 
-/* A string without escapes, into text [size]. */
+/* Reads a string without escapes into text [size]. */
 static const char *string(cursor *c, char text[], size_t size)
 {
     if (!more(c) || (*c->at != '\'' && *c->at != '"'))
@@ -101,7 +102,7 @@ static const char *whole(cursor *c, int64_t *value)
     return NULL;
 }
 
-/* (), (3,), (3, 4) or (3, 4,): one number alone needs its comma. */
+/* Reads (), (3,), (3, 4) or (3, 4,). As in Python, one number alone needs its comma. */
 static const char *shape(cursor *c)
 {
     bool comma = false;

@@ -17,11 +17,11 @@ typedef struct gpp__npy {
     int rank;
     int64_t dim[GPP_MAX_RANK];
 
-    gpp_status code; /* of a failure: GPP_ESYNTAX or GPP_EUNSUPPORTED */
-    size_t offset;   /* where in the text it is */
+    gpp_status code; /* after a failure: GPP_ESYNTAX or GPP_EUNSUPPORTED */
+    size_t offset;   /* after a failure: where in the text it is */
 } gpp__npy;
 
-/** @return NULL, or what is wrong: static text, with code and offset in *npy */
+/** @return NULL, or static text that says what is wrong; code and offset are then in *npy */
 const char *gpp__npy_parse(const char *text, size_t length, gpp__npy *npy);
 
 #endif

@@ -3,9 +3,9 @@
  * (https://github.com/huggingface/safetensors).
  *
  * The grammar is a small part of JSON (RFC 8259): three levels of objects, strings, natural
- * numbers, flat arrays of them. It is read strictly, in one pass, without recursion; a name that is
- * there twice is refused, as is what the format does not know. Time is n log n in the header,
- * memory proportional to it, whatever it claims.
+ * numbers, and flat arrays of those. It is read strictly, in one pass, without recursion. A name
+ * that occurs twice is refused, and so is a key that the format does not have. For a header of n
+ * bytes, reading takes O(n log n) time and O(n) memory, whatever the header claims.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ typedef struct reader {
     gpp_error *err;
 } reader;
 
-/* "'x'", "the end of the header": what stands at `at`. */
+/* Names what stands at `at`, for messages: "'x'", "the end of the header". */
 static const char *what_is(const reader *r, const char *at, char out[16])
 {
     if (at >= r->end)
@@ -100,7 +100,7 @@ static void skip_blanks(reader *r)
         r->at++;
 }
 
-/* Whether `c` comes next; then it is passed. */
+/* Passes `c` if it comes next, and says whether it did. */
 static bool take(reader *r, char c)
 {
     skip_blanks(r);
@@ -110,7 +110,8 @@ static bool take(reader *r, char c)
     return true;
 }
 
-/* Between the elements of a list that ends with `close`: *more says whether there is another. */
+/* Reads what is between two elements of a list that ends with `close`. *more: there is another
+ * element. */
 static gpp_status next_element(reader *r, char close, bool *first, bool *more)
 {
     *more = false;
@@ -124,7 +125,7 @@ static gpp_status next_element(reader *r, char close, bool *first, bool *more)
     return GPP_OK;
 }
 
-/* Four hexadecimal digits; -1: there are none. */
+/* Reads four hexadecimal digits. -1: they are not there. */
 static int32_t hex4(reader *r)
 {
     int32_t value = 0;
@@ -151,7 +152,8 @@ static char *put_utf8(char *out, uint32_t code)
     return out;
 }
 
-/* Behind "\u". The character beyond U+FFFF is two of these: high surrogate, low surrogate. */
+/* Reads what follows "\u". A character beyond U+FFFF is written as two escapes: a high surrogate,
+ * then a low surrogate. */
 static gpp_status read_unicode(reader *r, char **out)
 {
     const char *start = r->at - 2;
@@ -206,8 +208,8 @@ static gpp_status read_character(reader *r, char **out)
     return GPP_OK;
 }
 
-/* A string, unescaped in place: an escape is never shorter than what it stands for, and the closing
- * quote has room for the NUL. */
+/* Reads a string, and unescapes it in place: an escape is never shorter than the character that it
+ * stands for, and the NUL takes the place of the closing quote. */
 static gpp_status read_string(reader *r, const char **string)
 {
     skip_blanks(r);
@@ -252,7 +254,7 @@ static gpp_status read_natural(reader *r, int64_t *value)
     return GPP_OK;
 }
 
-/* "[1, 2]", at most `most` numbers. */
+/* Reads a list such as "[1, 2]" of at most `most` numbers. */
 static gpp_status read_naturals(reader *r, int most, int64_t value[], int *count)
 {
     bool first = true, more;
@@ -274,7 +276,7 @@ static gpp_status read_naturals(reader *r, int most, int64_t value[], int *count
 
 /* --- arrays ----------------------------------------------------------------------------------- */
 
-/* What an array's object has been found to say. */
+/* What an array's object says, and which of its keys have been seen. */
 typedef struct description {
     bool type, shape, offsets;
     const char *type_name;
@@ -441,7 +443,7 @@ static int by_offset(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
-/* Whether arrays, by ascending offset, cover the data without overlap and gap. */
+/* Checks that the arrays, sorted by offset, cover the data without overlap and without gap. */
 static gpp_status check_cover(gpp__stored_array *const sorted[], int count, uint64_t data_bytes,
                               gpp_error *err)
 {

@@ -1,9 +1,9 @@
 /*
  * graph/data/source.c: see source.h.
  *
- * A file is read in pieces through one buffer. gzip (RFC 1952): members follow each other, each
- * with a checksum, and nothing else may; zlib's own file functions ignore what stands behind the
- * last one, so the members are inflated here.
+ * A file is read in pieces through one buffer. A gzip file (RFC 1952) consists of members, each
+ * with a checksum, and nothing else. zlib's own file functions ignore what stands behind the last
+ * member, so the members are inflated here.
  */
 #include "graph/data/source.h"
 
@@ -22,19 +22,19 @@ enum { GZIP_0 = 0x1f, GZIP_1 = 0x8b, GZIP_ONLY = 16 + MAX_WBITS };
 struct gpp__source {
     const char *path;
     FILE *file;
-    uint64_t size;   /* of the file; 0 when it is no regular one */
-    uint64_t at;     /* bytes given to the reader */
-    uint64_t behind; /* bytes of the file that are in the buffer, or were */
+    uint64_t size;   /* bytes of the file; 0 when it is not a regular one */
+    uint64_t at;     /* bytes given to the reader so far */
+    uint64_t behind; /* bytes of the file that have gone into the buffer so far */
     bool zipped, ended;
-    bool peeks; /* `peeked` comes before everything else */
+    bool peeks; /* `peeked` is the next byte, before those of the buffer */
     unsigned char peeked;
-    const unsigned char *next; /* what is left of the buffer */
+    const unsigned char *next; /* [left] the rest of the buffer */
     size_t left;
     z_stream z;
     unsigned char piece[PIECE];
 };
 
-/* The end of a path says more than its beginning. */
+/* The end of a path, which fits into a message and says more than its beginning. */
 static const char *tail(const char *path)
 {
     size_t length = strlen(path);
@@ -64,7 +64,7 @@ uint64_t gpp__source_known(const gpp__source *s)
 
 /* --- pieces of the file ----------------------------------------------------------------------- */
 
-/* Leaves the buffer empty at the end of the file. */
+/* Fills the buffer; at the end of the file it stays empty. */
 static gpp_status refill(gpp__source *s, gpp_error *err)
 {
     if (s->left)
@@ -89,7 +89,7 @@ static size_t take_plain(gpp__source *s, unsigned char *to, size_t count)
     return some;
 }
 
-/* A member is over: another may follow, and nothing else. */
+/* Goes on after the end of a member: another member may follow, and nothing else. */
 static gpp_status next_member(gpp__source *s, gpp_error *err)
 {
     gpp_status status = refill(s, err);
@@ -111,7 +111,7 @@ static gpp_status inflated(gpp__source *s, int code, gpp_error *err)
 {
     switch (code) {
     case Z_OK:
-    case Z_BUF_ERROR: /* it wants more input */
+    case Z_BUF_ERROR: /* no failure: zlib wants more input */
         return GPP_OK;
     case Z_STREAM_END:
         return next_member(s, err);
@@ -146,7 +146,7 @@ static gpp_status take_zipped(gpp__source *s, unsigned char *to, size_t count, s
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Up to `count` bytes: fewer only at the end. */
+/* Reads up to `count` bytes; fewer only at the end of the file. */
 static gpp_status take(gpp__source *s, unsigned char *to, size_t count, size_t *got, gpp_error *err)
 {
     *got = s->peeks && count ? 1 : 0;
@@ -184,7 +184,8 @@ gpp_status gpp__source_read(gpp__source *s, void *to, size_t count, const char *
     return GPP_OK;
 }
 
-/* Looks one byte ahead into `peeked`; at the end of gzip data their checksum is compared. */
+/* Reads one byte ahead into `peeked`. At the end of gzip data this is what has zlib compare the
+ * checksum. */
 gpp_status gpp__source_over(gpp__source *s, bool *over, gpp_error *err)
 {
     size_t got = 0;

@@ -1,10 +1,10 @@
 /*
  * graph/model/builder.c: values and operators of a network while it is compiled.
  *
- * Inside a layer every tensor that an operator makes is *published*: it is known from the
- * references how often it will be taken, and it is forked into as many values, which are taken in
- * order. So every value has one consumer at most, and a fork adds up gradients in the order of the
- * operators that took its outputs.
+ * Inside a layer every tensor that an operator makes is *published*. The references of the layer
+ * say how often the tensor will be taken. It is forked into that many values, which are then taken
+ * in order. So every value has at most one consumer, and a fork adds up gradients in the order of
+ * the operators that took its outputs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 /* --- network ---------------------------------------------------------------------------------- */
 
-/* `array` with room for `count` elements of `size` bytes, at least doubled; NULL without memory,
- * and then the array is as it was. */
+/* Returns `array` with room for `count` elements of `size` bytes. Growing at least doubles it.
+ * NULL: no memory, and the array is as it was. */
 static void *grown(void *array, int *room, int count, size_t size)
 {
     if (count <= *room)
@@ -32,7 +32,6 @@ gpp_status gpp__build_memory(const gpp__builder *b)
     return gpp__fail(b->err, GPP_ENOMEM, "a network of more than %d operators", b->net->nodes);
 }
 
-/* Appends a value; -1 without memory. */
 int gpp__build_value(gpp__builder *b, const gpp__desc *desc, int producer, int slot)
 {
     gpp__network *n = b->net;
@@ -45,7 +44,6 @@ int gpp__build_value(gpp__builder *b, const gpp__desc *desc, int producer, int s
     return n->values++;
 }
 
-/* Appends an operator of the present layer, without tensors; NULL without memory. */
 gpp__layer *gpp__build_node(gpp__builder *b, const gpp_op *op, const char *label)
 {
     gpp__network *n = b->net;
@@ -55,7 +53,7 @@ gpp__layer *gpp__build_node(gpp__builder *b, const gpp_op *op, const char *label
     n->node = node;
     node += n->nodes;
     memset(node, 0, sizeof *node);
-    node->attr = calloc(1, op->attr_size + 1);
+    node->attr = calloc(1, op->attr_size + 1); /* + 1: calloc of nothing may return NULL */
     if (!node->attr)
         return NULL;
     node->op = op;
@@ -75,7 +73,6 @@ void gpp__build_feed(gpp__builder *b, gpp__layer *node, int slot, int value)
     node->in[slot] = v->desc;
 }
 
-/* Values for all outputs of the last operator. */
 gpp_status gpp__build_outputs(gpp__builder *b)
 {
     int index = b->net->nodes - 1;
@@ -104,7 +101,6 @@ void gpp__network_release(gpp__network *network)
 
 /* --- operators that are put in ---------------------------------------------------------------- */
 
-/* An operator between `value` and `count` values like it. */
 gpp_status gpp__build_insert(gpp__builder *b, const gpp_op *op, int value, int count)
 {
     gpp__layer *node = gpp__build_node(b, op, b->unit->label);
@@ -120,7 +116,7 @@ gpp_status gpp__build_insert(gpp__builder *b, const gpp_op *op, int value, int c
     return gpp__build_outputs(b);
 }
 
-/* A change of layout where one is needed; *value becomes the value behind it. */
+/* A skip that changes its layout on the way stays known as this skip. */
 gpp_status gpp__build_convert(gpp__builder *b, const gpp_op *op, int *value)
 {
     const gpp__value *v = &b->net->value[*value];
@@ -149,8 +145,8 @@ static gpp_status list_value(gpp__builder *b, int value)
     return GPP_OK;
 }
 
-/* Lists `count` values for the tensor `value`. A fork has so many outputs at most; more follow from
- * its last one. */
+/* Lists `count` values for the tensor `value`. A fork has at most GPP__MAX_TENSORS outputs; where
+ * more are wanted, the last output is forked again. */
 static gpp_status fork_value(gpp__builder *b, int value, int count)
 {
     gpp_status status = GPP_OK;
@@ -183,7 +179,6 @@ static gpp_status fail_no_tensor(const gpp__builder *b, int op, int t, int count
                            b->model->part[unit->first + op].op->name, count);
 }
 
-/* The tensors of an operator (GPP_REF_INPUT: of the layer) are known. */
 gpp_status gpp__build_publish(gpp__builder *b, int op, const int value[], int count)
 {
     gpp__source *s = &b->source[op + 1];
@@ -201,7 +196,6 @@ gpp_status gpp__build_publish(gpp__builder *b, int op, const int value[], int co
     return status;
 }
 
-/* Appends the values of a reference to values[*count]. */
 gpp_status gpp__build_take(gpp__builder *b, const gpp_ref *ref, int values[], int *count)
 {
     gpp__source *s = &b->source[ref->op + 1];

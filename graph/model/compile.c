@@ -1,10 +1,12 @@
 /*
  * graph/model/compile.c: from layers to a network (codelets/program/network.h).
  *
- * Layers are walked in order with the tuple of tensors that goes from one to the next. Put in are
- * forks (builder.c); changes of layout at the ends of the model and around operators that work
- * row-major; and where a layer gives one of its inputs on as it is, a `pass`, so that what a layer
- * gives is always made in it: every cut then has something to carry.
+ * The builder walks layers in order, with the tuple of tensors that goes from one to the next. It
+ * adds three kinds of operators to those of the caller:
+ * - forks (graph/model/builder.c);
+ * - changes of layout, at the ends of the model and around operators that work row-major;
+ * - a `pass` where a layer gives one of its inputs on as it is. What a layer gives is then always
+ *   made in that layer, so every cut has something to carry.
  *
  * Invariant: the network depends on the model and the shapes of its inputs alone.
  */
@@ -23,7 +25,8 @@ static gpp_status fail_many(const gpp__builder *b, const gpp__part *part, int co
         b->index, part->label, count, GPP__MAX_TENSORS);
 }
 
-/* Values that go into a part: by reference, then popped. */
+/* The values that go into a part: first those of its references, then those that it pops. Skips of
+ * an operator are declared stashes first, which is why pops begin at decl[met + stashes]. */
 static gpp_status gather(gpp__builder *b, const gpp__part *part, int values[], int *count)
 {
     gpp_status status = GPP_OK;
@@ -42,7 +45,7 @@ static gpp_status gather(gpp__builder *b, const gpp__part *part, int values[], i
     return status;
 }
 
-/* Its attributes and skips, of which the numbers are new. */
+/* Copies a part's attributes and skips to its node, and counts the stashes and pops. */
 static void describe(gpp__layer *node, const gpp__part *part, int id)
 {
     memcpy(node->attr, part->attr, part->op->attr_size);
@@ -54,7 +57,7 @@ static void describe(gpp__layer *node, const gpp__part *part, int id)
     }
 }
 
-/* What stash number `k` of a part left is known under its name from now on. */
+/* Stash number `k` of a part left `value`: whoever pops its name gets this value. */
 static gpp_status record_stash(gpp__builder *b, const gpp__part *part, int k, int value)
 {
     gpp__value *v = &b->net->value[value];
@@ -67,7 +70,8 @@ static gpp_status record_stash(gpp__builder *b, const gpp__part *part, int k, in
     return status;
 }
 
-/* Outputs of operator `index` of the network, which is operator `k` of the layer. */
+/* Publishes the outputs of operator `index` of the network, which is operator `k` of the layer. The
+ * last outputs of an operator are its stashes. */
 static gpp_status give(gpp__builder *b, const gpp__part *part, int index, int k)
 {
     const gpp__layer *node = &b->net->node[index];
@@ -121,7 +125,8 @@ static bool takes_something(const gpp__source *s)
     return false;
 }
 
-/* What the layer gives, from the references; all of it is made in this layer. */
+/* The layer's outputs become the tuple. An output that no operator of this layer has made gets a
+ * `pass`. */
 static gpp_status finish_unit(gpp__builder *b)
 {
     gpp_status status = GPP_OK;
@@ -199,7 +204,7 @@ static int by_label(const void *a, const void *b)
     return order ? order : (x > y) - (x < y);
 }
 
-/* Parameters are known by their operator's label, so that must be unique. */
+/* A parameter's name begins with its operator's label, so that label must be unique. */
 static gpp_status check_labels(const gpp__builder *b)
 {
     const gpp__network *n = b->net;
@@ -224,7 +229,7 @@ static gpp_status check_labels(const gpp__builder *b)
     return status;
 }
 
-/* A model without layers: one operator that gives its inputs back. */
+/* A model without layers has one operator, which gives its inputs back. */
 static gpp_status build_pass(gpp__builder *b)
 {
     gpp__layer *node = gpp__build_node(b, &gpp__op_pass, gpp__op_pass.name);

@@ -1,13 +1,13 @@
 /*
- * graph/model/compose.c: composite layers, and models from models: begin/from/end, append, flatten,
- * copies.
+ * graph/model/compose.c: composite layers (begin, from, end), and models made of models (append,
+ * copies).
  *
- * An operator in a composite layer has a list of references to outputs of operators before it, so
- * operators are in an order in which they can run. "All outputs of" is one reference too: how many
- * those are is known when shapes are.
+ * An operator in a composite layer has a list of references to outputs of operators before it. So
+ * operators stand in an order in which they can run. "All outputs of an operator" is one reference:
+ * how many they are is known only once shapes are.
  *
- * Invariant: a call that fails leaves the model as it was, except that gpp_model_end then drops the
- * layer that was begun.
+ * Invariant: a call that fails leaves the model as it was. The exception is gpp_model_end: when it
+ * fails, it drops the layer that was begun.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ int gpp__model_next_refs(const gpp_model *model, gpp_ref refs[GPP__MAX_TENSORS])
     return model->refs;
 }
 
-/* Labels of operators that were not given: "<label of the layer>.<k>". */
+/* Operators without a label of their own get "<label of the layer>.<k>". */
 static gpp_status label_operators(gpp_model *model, gpp__unit *unit, gpp_error *err)
 {
     for (int k = 0; k < unit->count; k++) {
@@ -127,7 +127,7 @@ static gpp_status label_operators(gpp_model *model, gpp__unit *unit, gpp_error *
     return GPP_OK;
 }
 
-/* The unit at unit[count] has its label. */
+/* Completes the open unit, which has its label already. */
 static gpp_status close_unit(gpp_model *model, const gpp_ref outs[], int count, gpp_error *err)
 {
     gpp__unit *unit = &model->unit[model->count];
@@ -177,7 +177,7 @@ gpp_status gpp__model_close(gpp_model *model, const char *label, const gpp_ref o
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-/* A copy of `bytes` bytes at `from`, NULL without memory; of nothing, NULL too. */
+/* A copy of `bytes` bytes at `from`. NULL when `from` is, and when there is no memory (*failed). */
 static void *duplicate(const void *from, size_t bytes, bool *failed)
 {
     if (!from)
@@ -203,7 +203,7 @@ static bool copy_part(gpp__part *to, const gpp__part *from)
     return !failed;
 }
 
-/* Appends unit `index` of `other` at unit[count], without counting it. There is room. */
+/* Copies unit `index` of `other` to unit[count], without counting it. The caller has made room. */
 static bool copy_unit(gpp_model *model, const gpp_model *other, int index)
 {
     gpp__unit *unit = &model->unit[model->count];
@@ -223,8 +223,8 @@ drop:
     return false;
 }
 
-/* Operators of `other` become known here; of two of one name the first is found, but layers keep
- * those they have. */
+/* Registered operators of `other` become known to `model`. Where two have the same name, new layers
+ * get the first; layers that exist keep the operator that they have. */
 static bool share_users(gpp_model *model, const gpp_model *other)
 {
     for (int k = 0; k < other->users; k++) {
@@ -288,8 +288,8 @@ static gpp_status prefixed(char label[64], const char *prefix, int index, gpp_er
     return GPP_OK;
 }
 
-/* Namespaces that were given out get new numbers: a block that is appended repeatedly has its own
- * each time. */
+/* Namespaces that gpp_model_namespace gave out get new numbers, so that a block can be appended
+ * repeatedly and each copy has its own. */
 static void renew_namespaces(gpp__part *part, int base)
 {
     for (int k = 0; k < part->skips; k++) {
@@ -299,7 +299,8 @@ static void renew_namespaces(gpp__part *part, int base)
     }
 }
 
-/* The unit at unit[count] is a copy: label, skips and sharing become this model's. */
+/* The unit at unit[count] is a copy from another model: fits its label, skips and sharing to this
+ * one. */
 static gpp_status adapt_unit(gpp_model *model, const char *prefix, int base, int namespaces,
                              gpp_error *err)
 {

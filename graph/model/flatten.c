@@ -1,9 +1,11 @@
 /*
- * graph/model/flatten.c: composite layers that are plain chains become the layers in them.
+ * graph/model/flatten.c: each composite layer that is a plain chain is replaced by the layers in
+ * it.
  *
- * The name of an operator in nested chains is the names on the way to it, joined by '_', where what
- * has no label goes by its position: "block_1_conv". The operators themselves stay where they are;
- * only how they are grouped changes. Invariant: a call that fails leaves the model as it was.
+ * An operator in nested chains is named after the chains around it, joined by '_'. A chain or an
+ * operator without a label goes by its position: "block_1_conv". The operators themselves stay
+ * where they are; only their grouping changes. Invariant: a call that fails leaves the model as it
+ * was.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 typedef struct flat {
     gpp__unit *unit; /* [count] */
     int count;
-    int *moved; /* [layers before] where the first operator of each went */
+    int *moved; /* [layers before] index of the first new layer of each */
 } flat;
 
 static void flat_release(flat *f)
@@ -41,7 +43,7 @@ static gpp_status join(const gpp__unit *unit, const gpp__part *part, int index, 
                            index, unit->label, part->op->name, own, length);
 }
 
-/* Appends a unit; the device is copied. */
+/* Appends a copy of a unit, with a device's name of its own. */
 static gpp_status put(flat *f, const gpp__unit *unit, gpp_error *err)
 {
     gpp__unit *to = &f->unit[f->count];
@@ -116,7 +118,7 @@ static gpp_status check_labels(const flat *f, gpp_error *err)
     return status;
 }
 
-/* There is room for the labels of all. */
+/* Makes the flat layers those of the model. Cannot fail: there is room for all labels. */
 static void adopt(gpp_model *model, flat *f)
 {
     for (int u = 0; u < f->count; u++) {

@@ -1,6 +1,6 @@
 /*
- * graph/model/layers.c: what layers are given besides their operators (shared parameters, a device,
- * deferred normalisation), and what can be asked about them.
+ * graph/model/layers.c: what a layer has besides its operators (shared parameters, a device,
+ * deferred normalisation), and what callers can ask about layers.
  */
 #include <stdlib.h>
 #include <string.h>

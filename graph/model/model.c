@@ -2,11 +2,12 @@
  * graph/model/model.c: layers in order, their operators and labels.
  *
  * Invariant: a call that fails leaves the model as it was. A layer is complete before it is
- * counted; while a composite one is open it stands behind the last and is not counted yet.
+ * counted. An open composite layer stands behind the last one, at unit[count], and is not counted.
  *
  * Labels are found through an open-addressing hash table, so that a model of n layers is built in
- * O(n). Layers go away only from the end (gpp__model_truncate), and the last one entered can be
- * taken out of such a table by emptying its slot: every later entry is gone already.
+ * O(n). Removing from such a table is easy here: layers go away only from the end
+ * (gpp__model_truncate), so a removed label was the last one entered, and no search for another
+ * label passes through its slot.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static size_t hash(const char *label)
     return (size_t)(h ^ h >> 32);
 }
 
-/* The slot that holds `label`, or the empty one where it would go. The table is never full. */
+/* The slot that holds `label`, or the empty one where it belongs. The table is never full. */
 static int *find_slot(const gpp_model *model, const char *label)
 {
     size_t at = hash(label) & (model->slots - 1);
@@ -204,8 +205,8 @@ void gpp__model_count_unit(gpp_model *model)
 
 /* --- operators -------------------------------------------------------------------------------- */
 
-/* Namespaces that begin with '.' are given out by gpp_model_namespace, so that they cannot meet
- * with others. */
+/* Namespaces that begin with '.' are reserved for gpp_model_namespace, so that they cannot clash
+ * with the caller's. */
 gpp_status gpp__namespace_check(const gpp_model *model, const char *who, const char *ns,
                                 gpp_error *err)
 {

@@ -1,8 +1,9 @@
 /*
- * graph/model/shapes.c: shapes of a model's inputs, and what an operator makes of those it is given.
+ * graph/model/shapes.c: shapes of a model's inputs, and shapes of an operator's outputs.
  *
- * Sizes are checked here once: bytes of a sample, of a tensor with fixed rows and of an operator's
- * parameters stay below a bound, so that sums and small multiples elsewhere cannot overflow.
+ * Sizes are checked here, once: the bytes of a sample, of a tensor with fixed rows and of an
+ * operator's parameters stay below a bound. So sums and small multiples of them cannot overflow
+ * anywhere else.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +13,8 @@
 /* More than any machine has. */
 #define MOST_BYTES ((size_t)1 << 48)
 
-/* dim[0]·…·dim[rank-1]·size, or false when a dimension is below 1 or the bytes beyond MOST_BYTES.
- */
+/* *bytes = dim[0]·…·dim[rank-1]·size. False: a dimension is below 1, or the bytes exceed
+ * MOST_BYTES. */
 static bool measure(int rank, const int64_t dim[], size_t size, size_t *bytes)
 {
     *bytes = size;
@@ -23,7 +24,7 @@ static bool measure(int rank, const int64_t dim[], size_t size, size_t *bytes)
     return size > 0;
 }
 
-/* Bytes of a row, or of all rows when their number is fixed, are sound. */
+/* Whether the bytes of a row are sound, and those of all rows where their number is fixed. */
 static bool is_sound(const gpp__desc *d)
 {
     size_t bytes;
@@ -66,7 +67,7 @@ static gpp_status check_outputs(const gpp__layer *layer, unsigned batches, gpp_e
     return GPP_OK;
 }
 
-/* Elements, offsets and bytes of the layer's parameters. */
+/* Sets elements, offsets and bytes of the layer's parameters. */
 static gpp_status place_parameters(gpp__layer *layer, gpp_error *err)
 {
     size_t total = 0;

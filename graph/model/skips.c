@@ -1,18 +1,18 @@
 /*
  * graph/model/skips.c: skips of a model: which stash belongs to which pop, and namespaces.
  *
- * A skip is known by (namespace, name). Layers are looked at in order, in a layer its operators in
- * order, of an operator the stashes before the pops:
+ * The key of a skip is (namespace, name). Declarations are checked in order: layer by layer, in a
+ * layer operator by operator, of an operator stashes before pops.
  *
- *   1. an operator that stashes and pops the same name is at fault, whatever the namespaces, and
- *      the name is left out of what follows;
- *   2. a stash whose key was stashed before is at fault;
- *   3. a pop whose key was popped before is at fault, and so is one that was not stashed yet;
- *   4. a key that was stashed and never popped is at fault.
+ *   1. An operator that stashes and pops the same name is at fault, whatever the namespaces. The
+ *      other rules do not look at that name of that operator.
+ *   2. A stash whose key was stashed before is at fault.
+ *   3. A pop whose key was popped before is at fault, and so is a pop of a key not stashed yet.
+ *   4. A key that is stashed and never popped is at fault.
  *
- * So a key is used once in a model, even where a second use would come after the first is over.
- * These are torchgpipe's rules, but operators inside a layer are seen here too. All violations are
- * collected. O(d log d) for d declarations: those of one key are brought together by sorting.
+ * So a key is used once in a model, even where a second use would begin after the first has ended.
+ * These are torchgpipe's rules, extended to operators inside a layer. All violations are collected.
+ * Sorting brings the declarations of one key together: O(d log d) for d declarations.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static bool declares(const gpp__part *part, const char *name, bool stash)
     return false;
 }
 
-/* Appends an operator's stashes, or its pops. */
+/* Appends an operator's stashes, or its pops. Returns the new count. */
 static int list_part(const gpp_model *model, int unit, int part, bool stash, gpp__decl decl[],
                      int count)
 {
@@ -86,7 +86,7 @@ static int by_key_and_order(const void *a, const void *b)
     return order ? order : x->order - y->order;
 }
 
-/* Declarations of one key, in order. Returns the violations. */
+/* Matches the declarations of one key, which are in order. Returns the number of violations. */
 static int match_key(gpp__decl *const decl[], int count)
 {
     gpp__decl *stash = NULL;
@@ -95,7 +95,7 @@ static int match_key(gpp__decl *const decl[], int count)
     for (int k = 0; k < count; k++) {
         gpp__decl *d = decl[k];
         if (d->both)
-            d->fault = d->skip->stash ? BOTH : FINE; /* said once */
+            d->fault = d->skip->stash ? BOTH : FINE; /* the report names the pair once */
         else if (d->skip->stash)
             d->fault = stash ? STASHED_AGAIN : FINE;
         else
@@ -155,7 +155,7 @@ gpp_status gpp__skips_match(const gpp_model *model, gpp__decl **decls, int *coun
 static const char header[] = "stashes and pops do not match:";
 enum { LONGEST_LINE = 256 };
 
-/* "\"foo\"", with the namespace unless it is the default one. */
+/* The name in quotes, with the namespace unless that is the default one. */
 static const char *key_text(const gpp__skip *skip, char out[96])
 {
     const char *ns = skip->ns;
@@ -191,13 +191,14 @@ static void unpopped_text(const gpp_model *model, const gpp__decl *d, char out[L
 typedef struct report {
     char *text;
     size_t used, room;
-    size_t line; /* lines so far */
-    size_t most; /* lines that are to come, header not counted */
+    size_t line; /* lines so far, without the header */
+    size_t most; /* lines in all, without the header */
     gpp_error *err;
-    bool full; /* err's text */
+    bool full; /* no further line fits into err's text */
 } report;
 
-/* Into err's text as long as whole lines fit, with room left to say how many do not. */
+/* Adds the line to err's text. Only whole lines go there, and room stays to say how many did not
+ * fit. */
 static void add_to_error(report *r, const char *line)
 {
     enum { TAIL = 40 };

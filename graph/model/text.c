@@ -4,13 +4,13 @@
  *     text  := layer { (newline | ';') layer }          '#' starts a comment
  *     layer := name { key=value } [ '{' text '}' ] [ '@' label ]
  *
- * Empty lines and a separator at the end are fine; a text or block without any layer is not. A
- * `chain` with a block is a composite layer. A `pop` with a block is one too: `unstash` gives the
+ * Empty lines and a separator at the end are fine; a text or a block without any layer is an error.
+ * A `chain` with a block is a composite layer. So is a `pop` with a block: `unstash` gives the
  * popped tensor, the block is applied to it, `combine` joins the result with the layer's input.
- * Blocks nest; inside a composite layer they only group operators.
+ * Blocks can be nested; inside a composite layer a block only groups operators.
  *
- * Every message begins with the place in the text. Invariant: all layers are appended, or none. One
- * pass, linear in the text: lines are counted as they are passed, never again from the start.
+ * Every message begins with the place in the text. Invariant: all layers are appended, or none.
+ * Reading takes linear time: lines are counted on the way, not from the start for each message.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ typedef struct scanner {
     gpp_error *err;
     int depth; /* blocks around `now` */
     size_t count;
-    gpp_attr given[MOST_KEYS]; /* [count] of the layer read last; its words are in the pool */
+    gpp_attr given[MOST_KEYS]; /* [count] keys of the layer read last; their words are in `pool` */
     char pool[POOL];
 } scanner;
 
@@ -54,7 +54,7 @@ static void skip_blanks(scanner *s)
     s->now.at += strspn(s->now.at, " \t\r");
 }
 
-/* To the next layer, the end of the block or the end of the text. */
+/* Goes on to the next layer, the end of the block or the end of the text. */
 static void skip_to_layer(scanner *s)
 {
     for (;;) {
@@ -80,8 +80,8 @@ static gpp_status fail_behind_label(const scanner *s, bool block)
                               : "a label ends its layer; keys go before the '@'");
 }
 
-/* "@label" when there is one; then the layer must be over. Sets *label to `room` or NULL.
- * `block`: the layer has had its block. */
+/* Reads "@label" if there is one, after which the layer must end. Sets *label to `room`, or to
+ * NULL. `block`: the layer's block has been read. */
 static gpp_status read_label(scanner *s, bool block, char room[LONGEST_LABEL + 1],
                              const char **label)
 {
@@ -110,7 +110,7 @@ static gpp_status read_label(scanner *s, bool block, char room[LONGEST_LABEL + 1
 
 static gpp_status read_layer(scanner *s, int *place);
 
-/* What is between the braces; `now` is at the opening one and ends behind the closing one. */
+/* Reads a block. `now` is at the opening brace, and afterwards behind the closing one. */
 static gpp_status read_block(scanner *s, int *place)
 {
     const spot open = s->now;
@@ -133,7 +133,7 @@ static gpp_status read_block(scanner *s, int *place)
     return GPP_OK;
 }
 
-/* Puts `name` in front of the names of the chains around an operator. */
+/* Puts `name` in front of an operator's path: inner chains are read to their end first. */
 static gpp_status extend_path(gpp__part *part, const char *name)
 {
     size_t size = strlen(name) + (part->path ? strlen(part->path) + 1 : 0) + 1;
@@ -146,7 +146,7 @@ static gpp_status extend_path(gpp__part *part, const char *name)
     return GPP_OK;
 }
 
-/* A chain inside a composite layer, at `place` of the block around it. */
+/* Reads a chain inside a composite layer. It is item `place` of the block around it. */
 static gpp_status read_inner_chain(scanner *s, const spot *start, int place)
 {
     char room[LONGEST_LABEL + 1], number[16];
@@ -173,7 +173,8 @@ static bool is_skip_key(const gpp_attr *one)
     return strcmp(one->key, "name") == 0 || strcmp(one->key, "ns") == 0;
 }
 
-/* Whether a pop could have the keys that were read: its messages are better than its halves'. */
+/* Checks that a pop could have the keys that were read: messages about `unstash` or `combine` would
+ * name operators that the caller did not write. */
 static gpp_status check_pop(const scanner *s, gpp_error *err)
 {
     gpp__part pop;
@@ -185,8 +186,8 @@ static gpp_status check_pop(const scanner *s, gpp_error *err)
     return status;
 }
 
-/* The keys of the pop that was read, parted: `name` and `ns` for unstash, the others for combine.
- */
+/* Splits the pop that was read in two: `unstash` gets the keys `name` and `ns`, `combine` the
+ * others. */
 static gpp_status make_halves(scanner *s, gpp__part *unstash, gpp__part *combine, gpp_error *err)
 {
     gpp_attr skip[MOST_KEYS], other[MOST_KEYS];
@@ -221,7 +222,8 @@ static gpp_status append(scanner *s, const spot *start, gpp__part *part, const g
     return fail_at(s, start, status, inner.msg);
 }
 
-/* The operators of a pop with a block, in the open unit: `combine` takes what the pop would. */
+/* Reads a pop with a block into the open unit. `combine` takes the inputs that the pop would take,
+ * then the block's result. */
 static gpp_status read_pop(scanner *s, const spot *start, int *place)
 {
     gpp_error inner = GPP_ERROR_INIT;
@@ -249,8 +251,8 @@ static gpp_status read_pop(scanner *s, const spot *start, int *place)
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
-/* A pop with a block inside a composite layer: its label is that of the operator with its result.
- */
+/* Reads a pop with a block inside a composite layer. Its label goes to its last operator,
+ * `combine`. */
 static gpp_status read_inner_pop(scanner *s, const spot *start, int *place)
 {
     char room[LONGEST_LABEL + 1];
@@ -269,14 +271,14 @@ static gpp_status read_inner_pop(scanner *s, const spot *start, int *place)
     return GPP_OK;
 }
 
-/* Operators of the open unit. `place`: where in its chain the next one is. */
+/* Reads a chain or a pop inside the open unit. `place`: the next item of the block around it. */
 static gpp_status read_operators(scanner *s, const spot *start, const char *name, int *place)
 {
     return strcmp(name, "chain") == 0 ? read_inner_chain(s, start, (*place)++)
                                       : read_inner_pop(s, start, place);
 }
 
-/* A layer of several operators. */
+/* Reads a layer of several operators. */
 static gpp_status read_unit(scanner *s, const spot *start, const char *name)
 {
     char room[LONGEST_LABEL + 1];

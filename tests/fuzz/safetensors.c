@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/file.h"
+#include "graph/data/file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
