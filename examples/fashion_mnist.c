@@ -247,8 +247,7 @@ static double accuracy(training *t, dataset *d)
     return (double)right / (double)d->count;
 }
 
-/* --- what is said about it ----------------------------------------------------------------------
- */
+/* --- what is said about it -------------------------------------------------------------------- */
 
 static void print_cut(const options *o, const gpp_pipe *pipe)
 {
@@ -305,8 +304,7 @@ static void print_summary(training *t, const dataset *d, double right)
            right, epoch_s, step_ms, efficiency, planned_all, peak_all);
 }
 
-/* --- the program --------------------------------------------------------------------------------
- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 static gpp_pipe *build(const options *o)
 {

@@ -334,8 +334,7 @@ const gpp_op test_op_spin = {
     .cpu.backward = spin_backward,
 };
 
-/* --- an operator of a user ----------------------------------------------------------------------
- */
+/* --- an operator of a user -------------------------------------------------------------------- */
 
 static gpp_status muladd_infer(gpp_signature *s)
 {

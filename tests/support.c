@@ -104,8 +104,7 @@ bool test_same(const float *a, const float *b, int64_t count)
     return count == 0 || memcmp(a, b, (size_t)count * sizeof *a) == 0;
 }
 
-/* --- the rig: making ----------------------------------------------------------------------------
- */
+/* --- the rig: making -------------------------------------------------------------------------- */
 
 static const gpp_op *find_op(const char *name)
 {
@@ -302,8 +301,7 @@ void test_rig_init(test_rig *rig, uint64_t seed)
         init_one(rig, p, seed);
 }
 
-/* --- the rig: running ---------------------------------------------------------------------------
- */
+/* --- the rig: running ------------------------------------------------------------------------- */
 
 /* The operator's outputs are its inputs: a program would run no kernel. */
 static bool passes(const test_rig *rig)

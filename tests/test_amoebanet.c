@@ -17,8 +17,7 @@
 
 static gpp_error err = GPP_ERROR_INIT;
 
-/* --- an operator of its own: the image without its first line and column, zeros at the end -------
- */
+/* --- an operator of its own: the image without its first line and column, zeros at the end ---- */
 
 static gpp_status shift_infer(gpp_signature *s)
 {

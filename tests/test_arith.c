@@ -277,8 +277,7 @@ Test(arith, gradients_are_the_slopes_of_central_differences)
         expect_slopes(&cases[k]);
 }
 
-/* --- what must not change results ---------------------------------------------------------------
- */
+/* --- what must not change results ------------------------------------------------------------- */
 
 static void expect_same_results(const arith_case *c, int threads)
 {
@@ -412,8 +411,7 @@ Test(arith, working_in_place_changes_no_bit)
     cr_expect_geq(tried, 10);
 }
 
-/* --- what is where ------------------------------------------------------------------------------
- */
+/* --- what is where ---------------------------------------------------------------------------- */
 
 /* A tensor as the user sees it: rows and dimensions in order, indices into it. */
 typedef struct shape {
@@ -567,8 +565,7 @@ Test(arith, conversions_of_layout_undo_each_other_and_put_channels_last)
     probe_free(&q);
 }
 
-/* --- skips --------------------------------------------------------------------------------------
- */
+/* --- skips ------------------------------------------------------------------------------------ */
 
 Test(arith, a_stash_declares_its_skip_as_its_last_output_and_a_pop_as_its_last_input)
 {
@@ -650,8 +647,7 @@ Test(arith, an_absent_skip_adds_nothing_and_cannot_be_joined)
     probe_free(&p);
 }
 
-/* --- rows ---------------------------------------------------------------------------------------
- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 Test(arith, outputs_have_the_rows_of_the_inputs)
 {
@@ -682,8 +678,7 @@ Test(arith, outputs_have_the_rows_of_the_inputs)
         }
 }
 
-/* --- refusals -----------------------------------------------------------------------------------
- */
+/* --- refusals --------------------------------------------------------------------------------- */
 
 typedef struct refusal {
     char spec[64];
@@ -799,8 +794,7 @@ Test(arith, what_does_not_fit_is_refused_with_what_was_found_and_where)
     }
 }
 
-/* --- functions of one number --------------------------------------------------------------------
- */
+/* --- functions of one number ------------------------------------------------------------------ */
 
 static double gelu_in_double(double x)
 {
@@ -926,8 +920,7 @@ Test(arith, softmax_of_huge_and_of_infinitely_small_scores_is_finite_and_sums_to
     test_rig_free(rig);
 }
 
-/* --- images -------------------------------------------------------------------------------------
- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 Test(arith, nearest_takes_the_input_at_the_exact_quotient)
 {
@@ -988,8 +981,7 @@ Test(arith, dropout2d_drops_whole_channels_by_the_documented_numbers)
     probe_free(&p);
 }
 
-/* --- what operators share -----------------------------------------------------------------------
- */
+/* --- what operators share --------------------------------------------------------------------- */
 
 Test(arith, descriptions_are_equal_when_type_shape_and_rows_are)
 {

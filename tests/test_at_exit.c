@@ -23,8 +23,7 @@ static float *outputs;
 static atomic_int inside, calls;
 static int stay_inside; /* operators that do not come back */
 
-/* --- an operator that takes its time -------------------------------------------------------------
- */
+/* --- an operator that takes its time ---------------------------------------------------------- */
 
 static enum { NOTHING, EXIT, BLOCK } misdeed;
 static int misdeed_at; /* call */

@@ -797,8 +797,7 @@ Test(files, killed_at_any_instant_the_old_or_the_new_file_is_whole)
     test_folder_remove(folder);
 }
 
-/* --- what fuzzers have found worth keeping -----------------------------------------------------
- */
+/* --- what fuzzers have found worth keeping ---------------------------------------------------- */
 
 /* Calls `parse` for every file of a corpus, in memory of exactly its size. @return their number */
 static int replay(const char *corpus, void (*parse)(const char *bytes, size_t size))

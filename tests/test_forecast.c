@@ -322,8 +322,8 @@ Test(forecast, wrong_calls_are_refused)
     gpp_model_free(other);
 }
 
-/* Two partitions of four operators, a millisecond each alone, two while the other device is busy.
- */
+/* Two partitions of four operators, a millisecond each alone, two while the other device is
+ * busy. */
 Test(forecast, a_device_is_as_slow_as_the_others_are_busy)
 {
     static const char *const two[] = {"cpu:0", "cpu:1"};

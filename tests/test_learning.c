@@ -105,8 +105,7 @@ Test(learning, clipping_gives_the_same_bits_for_every_cut)
     test_trace_free(&one);
 }
 
-/* --- updates that do not take place ------------------------------------------------------------
- */
+/* --- updates that do not take place ----------------------------------------------------------- */
 
 Test(learning, gradients_that_are_not_finite_update_nothing)
 {
@@ -144,8 +143,7 @@ Test(learning, gradients_that_are_not_finite_update_nothing)
     }
 }
 
-/* --- groups and schedules ----------------------------------------------------------------------
- */
+/* --- groups and schedules --------------------------------------------------------------------- */
 
 static float *weight_of(gpp_pipe *p, const char *name, int64_t *count)
 {

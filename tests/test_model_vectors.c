@@ -41,8 +41,8 @@ static int inputs_of(const test_vector *v, const char *letter, gpp_shape shape[]
     return count;
 }
 
-/* "param.<label>.<parameter>" of every operator with parameters of its own; returns their number.
- */
+/* "param.<label>.<parameter>" of every operator with parameters of its own; returns their
+ * number. */
 static int check_parameters(const test_vector *v, const gpp__network *n)
 {
     int count = 0;

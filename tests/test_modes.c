@@ -472,8 +472,7 @@ Test(modes, a_model_without_layers_gives_its_inputs_back)
     gpp_model_free(m);
 }
 
-/* --- gradients of what nobody asks for ---------------------------------------------------------
- */
+/* --- gradients of what nobody asks for -------------------------------------------------------- */
 
 /* relu(x) + linear(x) in one layer: the sum works in place, back to the input. */
 static gpp_model *residual(void)

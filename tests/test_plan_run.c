@@ -462,8 +462,8 @@ Test(plan_run, norms_and_updates_come_after_what_they_wait_for_in_any_execution)
     }
 }
 
-/* A partition whose backwards nobody waits for, on a device that is slow: the gate holds updates.
- */
+/* A partition whose backwards nobody waits for, on a device that is slow: the gate holds
+ * updates. */
 Test(plan_run, updates_wait_for_a_slow_partition_behind_a_broken_chain)
 {
     plan_rig r;

@@ -132,8 +132,8 @@ static const int choices[OPTIONS] = {
 };
 enum { MOST_CHOICES = 8 };
 
-/* Refused by the library: a split backward with a budget, class weights of a loss without classes.
- */
+/* Refused by the library: a split backward with a budget, class weights of a loss without
+ * classes. */
 static bool possible(const int c[OPTIONS])
 {
     return !(c[ORDER] >= ZB_H1 && c[SECOND_MODE] == GPP_CHECKPOINT_BUDGET) &&

@@ -247,8 +247,8 @@ Test(simulate, data_comes_from_its_writer_over_the_link_between_the_two_nodes)
     gpp__sim_release(&r);
 }
 
-/* Buffer 0 is on device 1's node, or comes from node 0: 0.02 ms, and is there for the second task.
- */
+/* Buffer 0 is on device 1's node, or comes from node 0: 0.02 ms, and is there for the second
+ * task. */
 Test(simulate, what_is_lent_comes_from_the_hosts_node_once)
 {
     static const struct line line[MAX_TASKS] = {{1, 1, "r0"}, {1, 1, "r0"}, {0}};

@@ -989,8 +989,7 @@ Test(submit, an_optimizer_that_fails_half_way_is_undone)
     expect_undone(cases, COUNT(cases));
 }
 
-/* --- the watchdog ------------------------------------------------------------------------------
- */
+/* --- the watchdog ----------------------------------------------------------------------------- */
 
 /* What is shut stays shut, so a longer time changes nothing but the time these tests take. */
 #define SOON 0.1

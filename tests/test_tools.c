@@ -111,8 +111,7 @@ static void expect(int status, const char *format, ...)
     release(&o);
 }
 
-/* --- files to work on -------------------------------------------------------------------------
- */
+/* --- files to work on ------------------------------------------------------------------------- */
 
 enum { ROWS = 50, FEATURES = 6, CLASSES = 3 };
 
@@ -181,8 +180,7 @@ static const char *vectors(void)
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
-/* --- check ------------------------------------------------------------------------------------
- */
+/* --- check ------------------------------------------------------------------------------------ */
 
 Test(tools, check_passes_every_reference_vector)
 {
@@ -292,8 +290,7 @@ Test(tools, check_fails_files_that_cannot_be_read_and_goes_on)
     release(&o);
 }
 
-/* --- run --------------------------------------------------------------------------------------
- */
+/* --- run -------------------------------------------------------------------------------------- */
 
 typedef struct run_case {
     const char *why, *args;
@@ -408,8 +405,7 @@ Test(tools, run_converts_arrays_as_it_is_told)
               "--float-target --loss mse");
 }
 
-/* --- train ------------------------------------------------------------------------------------
- */
+/* --- train ------------------------------------------------------------------------------------ */
 
 #define TRAIN                                                                                      \
     "train --model '%s' --input data --batch 13 --seed 4 --optimizer 'adam lr=0.01' "              \
@@ -557,8 +553,7 @@ Test(tools, a_state_given_as_parameters_is_called_one)
     release(&o);
 }
 
-/* --- model and info ---------------------------------------------------------------------------
- */
+/* --- model and info --------------------------------------------------------------------------- */
 
 Test(tools, model_lists_shapes_parameters_and_work)
 {
@@ -641,8 +636,7 @@ Test(tools, json_can_be_read)
     release(&o);
 }
 
-/* --- profile and plan -------------------------------------------------------------------------
- */
+/* --- profile and plan ------------------------------------------------------------------------- */
 
 static int count_of(const char *text, const char *what)
 {
@@ -1097,8 +1091,7 @@ Test(tools, plan_draws_the_step)
     expect(1, PLAN "--chunks 2 --svg absent/drawing", model);
 }
 
-/* --- usage ------------------------------------------------------------------------------------
- */
+/* --- usage ------------------------------------------------------------------------------------ */
 
 /* A file without an input, and with fewer targets than the others have rows. */
 static void write_few(void)

@@ -169,8 +169,7 @@ const test_array *test_vector_find(const test_vector *v, const char *name)
     return NULL;
 }
 
-/* --- running a layer case -----------------------------------------------------------------------
- */
+/* --- running a layer case --------------------------------------------------------------------- */
 
 typedef struct run {
     const test_vector *v;

@@ -9,8 +9,7 @@
 
 #include "tools/tools.h"
 
-/* --- reading ----------------------------------------------------------------------------------
- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* A number of digits alone is exact, however large. */
 static bool plain_bytes(const char *text, size_t *out)
@@ -41,8 +40,7 @@ bool tool_bytes(const char *text, size_t *out)
     return true;
 }
 
-/* --- writing ----------------------------------------------------------------------------------
- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* 1.23, 12.3, 123. */
 static int digits_behind(double value)

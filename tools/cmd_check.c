@@ -43,8 +43,7 @@ typedef struct verdict {
     int lines, room;
 } verdict;
 
-/* --- comparison -------------------------------------------------------------------------------
- */
+/* --- comparison ------------------------------------------------------------------------------- */
 
 static double distance(const gpp_tensor *got, const gpp_tensor *want)
 {
@@ -169,8 +168,7 @@ static void compare_pieces(verdict *v, const gpp_file *file, const tool_job *job
                   want);
 }
 
-/* --- running a file ---------------------------------------------------------------------------
- */
+/* --- running a file --------------------------------------------------------------------------- */
 
 static gpp_status prepare(const verdict *v, const gpp_file *file, tool_job *job, gpp_error *err)
 {
@@ -219,8 +217,7 @@ static void check_contents(verdict *v, const gpp_file *file, tool_job *job, gpp_
     }
 }
 
-/* --- saying it --------------------------------------------------------------------------------
- */
+/* --- saying it -------------------------------------------------------------------------------- */
 
 static bool failed(const verdict *v)
 {
@@ -279,8 +276,7 @@ static void print_json(const verdict *v)
     tool_json_close(j, '}');
 }
 
-/* --- the command ------------------------------------------------------------------------------
- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 /* @return false: the file has failed */
 static bool check_file(const settings *how, tool_json *json, const char *path, bool all)

@@ -33,8 +33,7 @@ static gpp_status make_pipe(const settings *how, const gpp_model *model, gpp_pip
     return gpp_pipe_new(pipe, model, &o, err);
 }
 
-/* --- layers -----------------------------------------------------------------------------------
- */
+/* --- layers ----------------------------------------------------------------------------------- */
 
 static void write_dims(const gpp_layer_info *info, char text[80])
 {
@@ -95,8 +94,7 @@ static void json_layers(tool_json *j, const gpp_model *model, const gpp_pipe *pi
     tool_json_close(j, ']');
 }
 
-/* --- the pipe ---------------------------------------------------------------------------------
- */
+/* --- the pipe --------------------------------------------------------------------------------- */
 
 static void print_pipe(const settings *how, const gpp_pipe *pipe)
 {
@@ -149,8 +147,7 @@ static gpp_status print_picture(const settings *how, gpp_pipe *pipe, gpp_error *
     return status;
 }
 
-/* --- the command ------------------------------------------------------------------------------
- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static bool wants_pipe(const settings *how)
 {

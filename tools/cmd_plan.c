@@ -18,8 +18,7 @@ static const char description[] =
     "and\n"
     "where these lack rows or cores, some that are taken now, when nothing else should run.\n";
 
-/* --- profiles and pipes -----------------------------------------------------------------------
- */
+/* --- profiles and pipes ----------------------------------------------------------------------- */
 
 static gpp_status read_profiles(plan_result *r, gpp_error *err)
 {
@@ -87,8 +86,7 @@ static int take_nodes(const plan_settings *how, int node[])
     return -1;
 }
 
-/* --- searching and predicting -----------------------------------------------------------------
- */
+/* --- searching and predicting ----------------------------------------------------------------- */
 
 static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forecast_options *fo,
                          gpp_error *err)
@@ -220,8 +218,7 @@ static gpp_status make(plan_result *r, const gpp_model *model, const int node[],
     return status;
 }
 
-/* --- results ----------------------------------------------------------------------------------
- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static int write_svg(const plan_result *r)
 {
@@ -271,8 +268,7 @@ static int report(plan_result *r, gpp_status made, const gpp_error *err)
     return status == TOOL_DONE && !r->fits ? too_large(r) : status;
 }
 
-/* --- the command ------------------------------------------------------------------------------
- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int work(const plan_settings *how, const int node[])
 {

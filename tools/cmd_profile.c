@@ -29,8 +29,7 @@ static const char *const math_names[] = {"f32", "tf32", "bf16"}; /* by gpp_math 
 
 enum { WIDTH = 100, MOST_LABEL = 28, TIMES = 3 };
 
-/* --- sums -------------------------------------------------------------------------------------
- */
+/* --- sums ------------------------------------------------------------------------------------- */
 
 /* Of a layer, or of all of them. */
 typedef struct cost {
@@ -63,8 +62,7 @@ static double sum_of(const cost *c)
     return c->us[0] + c->us[1] + c->us[2];
 }
 
-/* --- the table --------------------------------------------------------------------------------
- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 typedef struct table {
     bool times, skips;
@@ -203,8 +201,7 @@ static void print_text(const settings *how, const gpp_profile *p)
     print_total(&t, p);
 }
 
-/* --- JSON -------------------------------------------------------------------------------------
- */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 /* Times that nobody has measured are null. */
 static void json_us(tool_json *j, const gpp_profile *p, const char *key, double us)
@@ -270,8 +267,7 @@ static void print_json(const gpp_profile *p)
     putchar('\n');
 }
 
-/* --- the command ------------------------------------------------------------------------------
- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int report(const settings *how, const gpp_profile *p)
 {

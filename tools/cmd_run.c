@@ -41,8 +41,7 @@ typedef struct runner {
     gpp_error err;
 } runner;
 
-/* --- arrays in --------------------------------------------------------------------------------
- */
+/* --- arrays in -------------------------------------------------------------------------------- */
 
 static gpp_status copy_arrays(runner *r)
 {
@@ -80,8 +79,7 @@ static gpp_status open_inputs(runner *r)
     return status;
 }
 
-/* --- what to run ------------------------------------------------------------------------------
- */
+/* --- what to run ------------------------------------------------------------------------------ */
 
 static void override_text(const char **text, const char *with)
 {
@@ -146,8 +144,7 @@ static int choose(runner *r)
     return -1;
 }
 
-/* --- arrays out -------------------------------------------------------------------------------
- */
+/* --- arrays out ------------------------------------------------------------------------------- */
 
 /* Inputs that the run has used, so that the file is complete. */
 static gpp_status add_inputs(runner *r)
@@ -201,8 +198,7 @@ static gpp_status write_output(runner *r)
     return status == GPP_OK ? gpp_file_write(r->out, r->how.output, &r->err) : status;
 }
 
-/* --- saying it --------------------------------------------------------------------------------
- */
+/* --- saying it -------------------------------------------------------------------------------- */
 
 static void print_json(const runner *r)
 {
@@ -244,8 +240,7 @@ static void print_text(const runner *r)
         printf("output   %s: %d arrays\n", r->how.output, gpp_file_count(r->out));
 }
 
-/* --- the command ------------------------------------------------------------------------------
- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int work(runner *r)
 {

@@ -49,8 +49,7 @@ static void catch_signals(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* --- data -------------------------------------------------------------------------------------
- */
+/* --- data ------------------------------------------------------------------------------------- */
 
 static gpp_status open_cifar10(training *t)
 {
@@ -137,8 +136,7 @@ static gpp_status open_loader(training *t)
     return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
 }
 
-/* --- making everything ------------------------------------------------------------------------
- */
+/* --- making everything ------------------------------------------------------------------------ */
 
 static gpp_status make_pipe(training *t)
 {
@@ -180,8 +178,7 @@ static int start(training *t)
     return status == GPP_OK ? -1 : tool_error(&t->err);
 }
 
-/* --- training ---------------------------------------------------------------------------------
- */
+/* --- training --------------------------------------------------------------------------------- */
 
 /* The oldest step that was submitted. */
 static gpp_status wait_for_step(training *t)
@@ -314,8 +311,7 @@ static gpp_status train(training *t)
     return status;
 }
 
-/* --- the end ----------------------------------------------------------------------------------
- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 static void print_end(const training *t)
 {
@@ -370,8 +366,7 @@ static int work(training *t)
     return tool_flushed(TOOL_DONE);
 }
 
-/* --- options ----------------------------------------------------------------------------------
- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 static int check_settings(settings *how, int argc, char *argv[], int first)
 {

@@ -37,8 +37,7 @@ bool tool_is_safetensors(const char *path)
     return is;
 }
 
-/* --- conversion -------------------------------------------------------------------------------
- */
+/* --- conversion ------------------------------------------------------------------------------- */
 
 static gpp_status reshape(gpp_array *a, const char *shape, gpp_error *err)
 {
@@ -90,8 +89,7 @@ static gpp_status convert_target(gpp_array *a, const tool_convert *how, gpp_erro
     return floats ? scale(a, &plain, err) : GPP_OK;
 }
 
-/* --- files ------------------------------------------------------------------------------------
- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 static gpp_status add_input(tool_data *d, const gpp_tensor *x, const char *path, gpp_error *err)
 {
@@ -213,8 +211,7 @@ void tool_data_release(tool_data *d)
     *d = (tool_data){0};
 }
 
-/* --- what can be said of them -----------------------------------------------------------------
- */
+/* --- what can be said of them ----------------------------------------------------------------- */
 
 void tool_array_names(const gpp_file *file, char text[TOOL_NAMES])
 {
@@ -289,8 +286,7 @@ void tool_hint_shape(gpp_error *err, const tool_data *d, const tool_convert *how
                  "; --shape gives samples another shape, such as 1,28,28");
 }
 
-/* --- what a model is given --------------------------------------------------------------------
- */
+/* --- what a model is given -------------------------------------------------------------------- */
 
 gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gpp_error *err)
 {

@@ -18,8 +18,7 @@ typedef struct source {
     double max_norm;     /* > 0: clip_grad_norm */
 } source;
 
-/* --- the layer --------------------------------------------------------------------------------
- */
+/* --- the layer -------------------------------------------------------------------------------- */
 
 static gpp_status infer(gpp_signature *s)
 {
@@ -83,8 +82,7 @@ static gpp_status make_pipe(tool_job *job, source *from, gpp_pipe **pipe, gpp_er
     return status;
 }
 
-/* --- what the file has ------------------------------------------------------------------------
- */
+/* --- what the file has ------------------------------------------------------------------------ */
 
 /* Gradients have a dimension for the steps in front, but for clipping, which is one step. */
 static gpp_status take_gradient(tool_job *job, source *from, int k, gpp_error *err)
@@ -143,8 +141,7 @@ static gpp_status take_clipping(const tool_job *job, source *from, gpp_error *er
                                  type);
 }
 
-/* --- steps ------------------------------------------------------------------------------------
- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static gpp_status set_parameters(gpp_pipe *pipe, const source *from, gpp_error *err)
 {

@@ -29,8 +29,7 @@ typedef struct run {
     gpp_tensor target, weight, each; /* each: data NULL unless losses stay unreduced */
 } run;
 
-/* --- what is given ----------------------------------------------------------------------------
- */
+/* --- what is given ---------------------------------------------------------------------------- */
 
 bool tool_job_find(tool_job *job, const char *name, gpp_tensor *tensor)
 {
@@ -193,8 +192,7 @@ static gpp_status make_pipe(run *r)
     return status;
 }
 
-/* --- parameters and buffers by name -----------------------------------------------------------
- */
+/* --- parameters and buffers by name ----------------------------------------------------------- */
 
 /* One of either kind. */
 typedef struct named {
@@ -265,8 +263,7 @@ static gpp_status load(run *r)
                : status;
 }
 
-/* --- results ----------------------------------------------------------------------------------
- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static gpp_status add(run *r, const char *name, const gpp_tensor *t)
 {
@@ -336,8 +333,7 @@ static gpp_status add_gradients(run *r)
     return status == GPP_OK ? add_all(r, "grad.", PARAMETERS) : status;
 }
 
-/* --- memory for results -----------------------------------------------------------------------
- */
+/* --- memory for results ----------------------------------------------------------------------- */
 
 /* Pieces as torch.chunk makes them: of ceil(rows / chunks). */
 static int64_t pieces(int64_t rows, int64_t chunks)
@@ -394,8 +390,7 @@ static gpp_status make_room(run *r)
     return fine ? GPP_OK : tool_note(r->err, GPP_ENOMEM, "inputs' gradients and outputs");
 }
 
-/* --- without a loss ---------------------------------------------------------------------------
- */
+/* --- without a loss --------------------------------------------------------------------------- */
 
 static gpp_status check_gradients_given(run *r, int count)
 {
@@ -431,8 +426,7 @@ static gpp_status run_layers(run *r)
     return status == GPP_OK ? add_all(r, "after.", BUFFERS) : status;
 }
 
-/* --- with a loss ------------------------------------------------------------------------------
- */
+/* --- with a loss ------------------------------------------------------------------------------ */
 
 /* With reduction=none the losses themselves are the result. */
 static gpp_status keep_losses(run *r)
@@ -567,8 +561,7 @@ static gpp_status run_loss(run *r)
     return r->job->evaluate ? evaluate(r) : train(r);
 }
 
-/* --- all of it --------------------------------------------------------------------------------
- */
+/* --- all of it -------------------------------------------------------------------------------- */
 
 static gpp_status start(run *r)
 {

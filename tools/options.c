@@ -19,8 +19,7 @@ enum { MOST_OPTIONS = 64, HELP_COLUMN = 28 };
 
 static const char *command_name; /* for messages; NULL before one is known */
 
-/* --- messages ---------------------------------------------------------------------------------
- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 int tool_fail(int status, const char *format, ...)
 {
@@ -73,8 +72,7 @@ int tool_flushed(int status)
     return tool_fail(TOOL_FAILED, "standard output: %s", strerror(errno));
 }
 
-/* --- help -------------------------------------------------------------------------------------
- */
+/* --- help ------------------------------------------------------------------------------------- */
 
 static void print_option(const tool_option *o)
 {
@@ -108,8 +106,7 @@ static int print_help(const tool_command *c, const tool_option *const tables[])
     return tool_flushed(TOOL_DONE);
 }
 
-/* --- values -----------------------------------------------------------------------------------
- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static int take_whole(const tool_option *o, const char *text)
 {
@@ -227,8 +224,7 @@ int tool_parse(const tool_command *command, const tool_option *const tables[], i
     return status;
 }
 
-/* --- files to write ---------------------------------------------------------------------------
- */
+/* --- files to write --------------------------------------------------------------------------- */
 
 /* A new file is made beside the old one and renamed, so its folder counts. */
 static int check_folder(const char *option, const char *path, char *copy)
@@ -262,8 +258,7 @@ int tool_writable(const char *option, const char *path)
     return status;
 }
 
-/* --- lists and texts --------------------------------------------------------------------------
- */
+/* --- lists and texts -------------------------------------------------------------------------- */
 
 int tool_whole_list(const char *text, int64_t out[], int most)
 {

@@ -75,8 +75,7 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
     out[TOOL_PIPE_KEYS + 1].into = &args->text;
 }
 
-/* --- values -----------------------------------------------------------------------------------
- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static gpp_status wrong(gpp_error *err, int key, const char *allowed, const char *text)
 {
@@ -227,8 +226,7 @@ static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
     }
 }
 
-/* --- from texts and options -------------------------------------------------------------------
- */
+/* --- from texts and options ------------------------------------------------------------------- */
 
 static gpp_status set_named(tool_pipe *p, char *word, gpp_error *err)
 {

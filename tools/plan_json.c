@@ -24,8 +24,7 @@ static void numbers(tool_json *j, const char *key, const int value[], int count)
     tool_json_close(j, ']');
 }
 
-/* --- candidates -------------------------------------------------------------------------------
- */
+/* --- candidates ------------------------------------------------------------------------------- */
 
 static void candidate(tool_json *j, const gpp_candidate *c)
 {
@@ -93,8 +92,7 @@ static void profiles(tool_json *j, const plan_result *r)
     tool_json_close(j, ']');
 }
 
-/* --- the forecast -----------------------------------------------------------------------------
- */
+/* --- the forecast ----------------------------------------------------------------------------- */
 
 static void devices(tool_json *j, const gpp_forecast *f)
 {

@@ -14,8 +14,7 @@
 
 static const char ending[] = ".profile";
 
-/* --- reading ----------------------------------------------------------------------------------
- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* @param path  becomes the list's */
 static gpp_status read_file(plan_profiles *all, char *path, gpp_error *err)
@@ -77,8 +76,7 @@ void plan_profiles_release(plan_profiles *all)
     all->count = 0;
 }
 
-/* --- writing ----------------------------------------------------------------------------------
- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 int plan_profiles_writable(const char *folder)
 {

@@ -9,8 +9,7 @@
 
 enum { WIDTH = 100, MOST_BALANCE = 16, LISTED = 10 };
 
-/* --- what was asked ---------------------------------------------------------------------------
- */
+/* --- what was asked --------------------------------------------------------------------------- */
 
 static const gpp_profile *profile_at(const plan_result *r, int k)
 {
@@ -75,8 +74,7 @@ static void print_question(const plan_result *r)
     print_profiles(r);
 }
 
-/* --- candidates -------------------------------------------------------------------------------
- */
+/* --- candidates ------------------------------------------------------------------------------- */
 
 static void write_balance(char text[MOST_BALANCE + 1], const int balance[], int partitions)
 {
@@ -147,8 +145,7 @@ static void print_choice(const plan_result *r)
     tool_print_wrapped(r->table->advice, 10, 10, WIDTH);
 }
 
-/* --- the forecast -----------------------------------------------------------------------------
- */
+/* --- the forecast ----------------------------------------------------------------------------- */
 
 static void print_step(const plan_result *r)
 {

@@ -100,8 +100,7 @@ const char *tool_time_text(char text[TOOL_AMOUNT], double value);
  * @param column  where the first line begins; what is before it has been printed */
 void tool_print_wrapped(const char *text, int indent, int column, int width);
 
-/* --- JSON (json.c) ------------------------------------------------------------------------------
- */
+/* --- JSON (json.c) ---------------------------------------------------------------------------- */
 
 typedef struct tool_json {
     FILE *out;
@@ -116,8 +115,7 @@ void tool_json_real(tool_json *json, const char *key, double value);
 void tool_json_whole(tool_json *json, const char *key, int64_t value);
 void tool_json_flag(tool_json *json, const char *key, bool value);
 
-/* --- pipes (pipes.c) ----------------------------------------------------------------------------
- */
+/* --- pipes (pipes.c) -------------------------------------------------------------------------- */
 
 enum { TOOL_PARTITIONS = 1024 };
 
@@ -183,8 +181,7 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *options, const char *prof
 /** The runtime stays up as long as there is a pipe; this one does nothing else. */
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err);
 
-/* --- traces (trace.c) --------------------------------------------------------------------------
- */
+/* --- traces (trace.c) ------------------------------------------------------------------------- */
 
 struct plan_profiles;
 
@@ -213,8 +210,7 @@ gpp_status tool_trace_begin(tool_trace *trace, gpp_pipe *pipe, const gpp_model *
 gpp_status tool_trace_end(const tool_trace *trace, const gpp_pipe *pipe, gpp_error *err);
 void tool_trace_release(tool_trace *trace);
 
-/* --- tensors and data (data.c) ------------------------------------------------------------------
- */
+/* --- tensors and data (data.c) ---------------------------------------------------------------- */
 
 int64_t tool_count(const gpp_tensor *tensor);
 /** Memory for a tensor of this shape; free its data. data NULL: no memory */
@@ -266,8 +262,7 @@ gpp_status tool_model_new(gpp_model **model, const char *text, gpp_error *err);
 gpp_status tool_model_of(gpp_model **model, const char *text, const tool_words *shapes,
                          gpp_error *err);
 
-/* --- jobs (job.c; given.c for optimizers) -----------------------------------------------------
- */
+/* --- jobs (job.c; given.c for optimizers) ----------------------------------------------------- */
 
 /** What to run. Strings may be NULL or "". */
 typedef struct tool_job {

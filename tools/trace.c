@@ -23,8 +23,7 @@ void tool_trace_options(tool_trace *t, tool_option out[TOOL_TRACE_OPTIONS])
     memcpy(out, all, sizeof all);
 }
 
-/* --- what is planned --------------------------------------------------------------------------
- */
+/* --- what is planned -------------------------------------------------------------------------- */
 
 static int read_profiles(tool_trace *t)
 {
@@ -73,8 +72,7 @@ static gpp_status predict(tool_trace *t, const gpp_pipe *pipe, const gpp_model *
     return status == GPP_OK ? gpp_forecast_new(&t->forecast, model, &o, &how, err) : status;
 }
 
-/* --- before, and after ------------------------------------------------------------------------
- */
+/* --- before, and after ------------------------------------------------------------------------ */
 
 int tool_trace_check(tool_trace *t)
 {

@@ -388,8 +388,7 @@ static void release(sides *s)
     test_rig_free(s->cpu);
 }
 
-/* --- the CPU's results --------------------------------------------------------------------------
- */
+/* --- the CPU's results ------------------------------------------------------------------------ */
 
 static void forward_cpu(sides *s)
 {
@@ -432,8 +431,7 @@ static void backward_cpu(sides *s, int call)
         cuda_put(s->grad_out[call][t], s->cpu->grad_out[t], bytes_of(s, &layer->out[t]));
 }
 
-/* --- calls on the device ------------------------------------------------------------------------
- */
+/* --- calls on the device ---------------------------------------------------------------------- */
 
 typedef struct forward_call {
     bool discard, recompute, in_place;
@@ -499,8 +497,7 @@ static void backward_cuda(sides *s, int call, backward_call how)
     cuda_wait();
 }
 
-/* --- forwards -----------------------------------------------------------------------------------
- */
+/* --- forwards --------------------------------------------------------------------------------- */
 
 static void compare_stats(sides *s)
 {
@@ -564,8 +561,7 @@ static void forwards(sides *s)
                   bytes_of(s, &s->layer->in[t]));
 }
 
-/* --- backwards ----------------------------------------------------------------------------------
- */
+/* --- backwards -------------------------------------------------------------------------------- */
 
 static void compare_grads(sides *s)
 {
@@ -705,8 +701,7 @@ static void backwards(sides *s)
     free(saved);
 }
 
-/* --- commit -------------------------------------------------------------------------------------
- */
+/* --- commit ----------------------------------------------------------------------------------- */
 
 /* Two records, as of two micro-batches, with a gap between them. */
 static void commits(sides *s)
@@ -736,8 +731,7 @@ static void commits(sides *s)
     free(got);
 }
 
-/* --- a case -------------------------------------------------------------------------------------
- */
+/* --- a case ----------------------------------------------------------------------------------- */
 
 static bool check_rows(const cuda_case *c, int64_t rows)
 {

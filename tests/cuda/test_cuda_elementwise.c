@@ -74,8 +74,7 @@ ParameterizedTest(cuda_case *c, cuda_elementwise, functions_of_one_number_are_th
     cuda_check(c);
 }
 
-/* --- numbers at the edge ------------------------------------------------------------------------
- */
+/* --- numbers at the edge ---------------------------------------------------------------------- */
 
 /* What both sides are given: far out, nearly nothing, and no number. */
 static const float edges[] = {NAN,    INFINITY, -INFINITY, 1e30f, -1e30f, 0.0f,   -0.0f, 89.0f,
@@ -171,8 +170,7 @@ Test(cuda_elementwise, edges_and_no_numbers_give_what_the_cpu_gives)
         check_edges(cases[k].spec, cases[k].op);
 }
 
-/* --- sums and products --------------------------------------------------------------------------
- */
+/* --- sums and products ------------------------------------------------------------------------ */
 
 ParameterizedTestParameters(cuda_elementwise, sums_and_products_are_the_cpus_bit_for_bit)
 {
@@ -200,8 +198,7 @@ ParameterizedTest(cuda_case *c, cuda_elementwise, sums_and_products_are_the_cpus
     cuda_check(c);
 }
 
-/* --- dropout ------------------------------------------------------------------------------------
- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 
 ParameterizedTestParameters(cuda_elementwise, masks_of_dropout_are_the_cpus_bit_for_bit)
 {
@@ -273,8 +270,7 @@ Test(cuda_elementwise, dropout_evaluates_to_its_input)
     mask_at("dropout p=0.5", &gpp__cuda_dropout, &run, 11, 5);
 }
 
-/* --- softmaxes ----------------------------------------------------------------------------------
- */
+/* --- softmaxes -------------------------------------------------------------------------------- */
 
 /* Σ exp is summed in another order than the CPU's, from other exponentials. */
 #define SUMS 2e-6
