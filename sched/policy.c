@@ -3,6 +3,8 @@
 #include "sched/policy.h"
 
 #include <linux/futex.h>
+#include <starpu.h>
+#include <starpu_scheduler.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>

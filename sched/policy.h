@@ -16,8 +16,9 @@
 #ifndef GPP_SCHED_POLICY_H
 #define GPP_SCHED_POLICY_H
 
-#include <starpu.h>
-#include <starpu_scheduler.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -34,6 +35,7 @@ typedef struct gpp__ticket {
     void *arg;
 } gpp__ticket;
 
+struct starpu_sched_policy;
 extern struct starpu_sched_policy gpp__policy;
 
 /** Whether the policy of `context` got its memory; without it nothing may be submitted. */

@@ -4,8 +4,10 @@
  */
 #include "codelets/tasks/internal.h"
 
+#include <hwloc.h>
 #include <math.h>
 #include <omp.h>
+#include <starpu.h>
 #include <string.h>
 
 #include "codelets/move.h"

@@ -12,8 +12,7 @@
 #ifndef GPP_CODELETS_CELL_H
 #define GPP_CODELETS_CELL_H
 
-#include <hwloc.h>
-#include <starpu.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "codelets/loss.h"
@@ -27,8 +26,9 @@
 typedef struct gpp__executor {
     uint64_t id; /* of this device of this pipe, unique in the process: workers remember whose they
                     are bound to */
-    hwloc_topology_t topology;
-    hwloc_bitmap_t home; /* core of the worker's own thread; NULL: leave its binding alone */
+    struct hwloc_topology *topology;
+    struct hwloc_bitmap_s
+        *home; /* core of the worker's own thread; NULL: leave its binding alone */
     gpp__pool *pool;
     char **ports;           /* room for the ports of any cell: a device runs one at a time */
     struct gpp__cuda *cuda; /* for tasks to launch on; NULL: CPU cores */
@@ -58,7 +58,7 @@ typedef struct gpp__learned {
 
 typedef struct gpp__job {
     uint64_t seed, step;
-    bool training, nan_is_error, accumulate;
+    bool training, nan_is_error;
     gpp__rows x[GPP__MAX_TENSORS], grad_x[GPP__MAX_TENSORS]; /* by input of the model */
     gpp__rows y[GPP__MAX_TENSORS], grad_y[GPP__MAX_TENSORS]; /* by output */
     gpp__rows target, each;                                  /* each: where unreduced losses go */
@@ -123,6 +123,7 @@ typedef struct gpp__cell {
     atomic_uint_fast64_t begun, ended; /* the last of the job's runs in which it has */
 } gpp__cell;
 
+struct starpu_codelet;
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
     gpp__weight_codelet, gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet,
     gpp__norm_codelet, gpp__update_codelet;

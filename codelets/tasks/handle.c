@@ -9,6 +9,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
+#include <starpu.h>
 
 #include "codelets/cuda/current.h"
 

@@ -9,8 +9,9 @@
 #ifndef GPP_CODELETS_BUFFER_H
 #define GPP_CODELETS_BUFFER_H
 
-#include <starpu.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -21,7 +22,7 @@ typedef struct gpp__meter {
 
 /** A buffer. Its address must not change while it is registered. */
 typedef struct gpp__handle {
-    starpu_data_handle_t handle;
+    struct _starpu_data_state *handle; /* starpu_data_handle_t; NULL: not registered */
     size_t bytes;
     /* Allocations count to the first meter whose memory node is the one allocated on; elsewhere,
      * as for the host's copy of what a GPU has made, they count to none. */

@@ -6,6 +6,7 @@
  * there by the runtime, so there it is a task.
  */
 #include <errno.h>
+#include <starpu.h>
 #include <string.h>
 
 #include "codelets/move.h"

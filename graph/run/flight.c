@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
  * memory unless it needs more. Only what a kept forward leaves for its backward, on edges, on
  * tapes and besides, is an instance of its own.
  */
+#include <starpu.h>
 #include <stdlib.h>
 
 #include "graph/run/pipe.h"

@@ -13,6 +13,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,6 +2,7 @@
  * graph/run/task_graph.c: plans made executable: programs for the row counts that occur, buffers found, cells
  * filled in. The last few plans are kept: a steady state makes none.
  */
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 
