@@ -1,6 +1,6 @@
 /*
- * tools/amounts.c: bytes and times as people write and read them: three digits and a unit in
- * tables, and limits such as 64M. Units are powers of 1024.
+ * tools/amounts.c: bytes and times as people write and read them. Tables show three digits and a
+ * unit; limits can be written as 64M. Units are powers of 1024.
  */
 #include <errno.h>
 #include <math.h>
@@ -11,7 +11,8 @@
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* A number of digits alone is exact, however large. */
+/* Reads a number that has digits only. It stays exact however large it is, which a double would
+ * not. */
 static bool plain_bytes(const char *text, size_t *out)
 {
     char *end;
@@ -42,7 +43,7 @@ bool tool_bytes(const char *text, size_t *out)
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* 1.23, 12.3, 123. */
+/* Digits behind the point that make three in all: 1.23, 12.3, 123. */
 static int digits_behind(double value)
 {
     return value < 9.995 ? 2 : value < 99.95 ? 1 : 0;

@@ -1,8 +1,8 @@
 /*
- * tools/cmd_check.c: gridpipe check: runs what files of reference vectors describe and compares.
+ * tools/cmd_check.c: gridpipe check: runs what files of reference vectors describe, and compares.
  *
- * The error of an array is the largest difference relative to the largest value expected. Every
- * array of a file is either given to the run or compared: one that is neither fails the file.
+ * The error of an array is its largest difference, divided by the largest expected value. Every
+ * array of a file is either given to the run or compared. An array that is neither fails the file.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,14 +23,14 @@ typedef struct settings {
     tool_pipe_args pipe;
 } settings;
 
-/* About an array. */
+/* The result for one array. */
 typedef struct line {
     char name[128];
     double error; /* NAN: there is no result */
     char why[128];
 } line;
 
-/* What is said about a file. */
+/* The result for one file. */
 typedef struct verdict {
     const settings *how;
     tool_json *json;
@@ -64,7 +64,7 @@ static double distance(const gpp_tensor *got, const gpp_tensor *want)
     return most > 0 ? off / most : off;
 }
 
-/* One number may have no dimension, or one. */
+/* Shapes () and (1,) count as the same: both are one number. */
 static bool same_shape(const gpp_tensor *a, const gpp_tensor *b)
 {
     bool same = a->rank == b->rank;
@@ -150,7 +150,7 @@ static void compare_all(verdict *v, const gpp_file *file, const bool used[], con
         tool_note(&v->err, GPP_EINVAL, "the file has no result to compare");
 }
 
-/* How many micro-batches the file's own pipe makes is a result as well. */
+/* The rows of the micro-batches are compared as well, if the run had as many chunks as the file. */
 static void compare_pieces(verdict *v, const gpp_file *file, const tool_job *job)
 {
     const char *want = gpp_file_word(file, "micro_batches");

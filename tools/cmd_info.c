@@ -33,7 +33,7 @@ static const fact limits[] = {
     {NULL, NULL, 0},
 };
 
-/* Cores this process may use. */
+/* Counts the cores that this process may use. */
 static int allowed_cores(void)
 {
     cpu_set_t *set = CPU_ALLOC(65536);
@@ -46,7 +46,7 @@ static int allowed_cores(void)
     return count;
 }
 
-/* A partition for each device, so that the pipe names all of them. */
+/* Makes a pipe with a partition for each device, so that it names all devices. */
 static gpp_status devices_pipe(int partitions, gpp_pipe **pipe, gpp_error *err)
 {
     gpp_model *model = NULL;
@@ -64,7 +64,7 @@ static gpp_status devices_pipe(int partitions, gpp_pipe **pipe, gpp_error *err)
     return status;
 }
 
-/* Names that are asked for by number. */
+/* Lists of the library whose names are got by number. */
 typedef const char *(*name_of)(size_t k);
 static const struct {
     const char *what;
@@ -138,7 +138,7 @@ static void print_text(const gpp_pipe_info *info, int cores, long machine)
         print_names(lists[l].what, lists[l].name);
 }
 
-/* As many devices as this process has cores; fewer where the runtime has no more. */
+/* Makes a pipe with as many devices as this process has cores, or as many as the runtime has. */
 static gpp_status ask(int cores, gpp_pipe **pipe, gpp_error *err)
 {
     int count = cores < 1 ? 1 : cores > MOST_DEVICES ? MOST_DEVICES : cores;

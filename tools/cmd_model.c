@@ -1,6 +1,6 @@
 /*
- * tools/cmd_model.c: gridpipe model: what is in a model text: layers, shapes, parameters, work; and
- * how it would be cut: partitions, memory, schedule, task graph.
+ * tools/cmd_model.c: gridpipe model: what is in a model text (layers, shapes, parameters, work),
+ * and how a pipe would cut and run it (partitions, memory, schedule, task graph).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +168,7 @@ static void print_json(const settings *how, const gpp_model *model, const gpp_pi
     putchar('\n');
 }
 
-/* Pictures alone go to other programs, so nothing else is written with them. */
+/* A picture goes to another program, so nothing else is written beside it. */
 static int report(const settings *how, const gpp_model *model, gpp_pipe *pipe)
 {
     gpp_error err = GPP_ERROR_INIT;

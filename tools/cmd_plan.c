@@ -1,7 +1,6 @@
 /*
  * tools/cmd_plan.c: gridpipe plan: predicts the training step of a pipe, or searches for the pipe
- * whose step is predicted to be the fastest. Nothing is trained; where no profile is given, layers
- * are timed first.
+ * with the fastest predicted step. Nothing is trained. Without a profile, layers are timed first.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -48,7 +47,7 @@ static gpp_pipe_options pipe_of(const plan_settings *how)
     return o;
 }
 
-/* Names of --devices, each counted once. */
+/* Counts the names of --devices, each once. */
 static int count_devices(const tool_pipe *p)
 {
     int count = 0;
@@ -61,7 +60,7 @@ static int count_devices(const tool_pipe *p)
     return count;
 }
 
-/* @param node  [TOOL_PARTITIONS] out: zero behind those that are said */
+/* Reads --nodes. @param node  [TOOL_PARTITIONS] out: zero behind the last one given */
 static int take_nodes(const plan_settings *how, int node[])
 {
     int64_t list[TOOL_PARTITIONS];
@@ -110,7 +109,7 @@ static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forec
     return status;
 }
 
-/* Sets of cores that the candidate uses, besides one of them. */
+/* How many other sets of cores are at work beside one set of the candidate's cores. */
 static int other_cores(const gpp_candidate *c)
 {
     int count = 0;
@@ -123,8 +122,8 @@ static int other_cores(const gpp_candidate *c)
     return count > 0 ? count - 1 : 0;
 }
 
-/* With the given profiles and those that the search has taken on so many devices at work, or on a
- * GPU. */
+/* Predicts the chosen pipe from the given profiles and those of the search. Of the latter only
+ * those that fit: taken on a GPU, or with as many other sets of cores at work as the pipe has. */
 static gpp_status predict(plan_result *r, const gpp_model *model, const gpp_forecast_options *fo,
                           gpp_error *err)
 {
@@ -155,8 +154,8 @@ static void judge(plan_result *r)
     r->fits = !r->pipe.memory_limit || r->most_bytes <= r->pipe.memory_limit;
 }
 
-/* The file of the profile by which the pipe uses its budget, where it can stand in a pipe's text.
- * @return free it; NULL: none */
+/* The file of the profile by which the pipe uses its budget. In a pipe's text a path cannot contain
+ * blanks. @return free it; NULL: no profile, or its path cannot be written */
 static char *budget_file(const plan_result *r)
 {
     const gpp_profile *p = r->pipe.profile;
@@ -174,7 +173,7 @@ static char *budget_file(const plan_result *r)
     return NULL;
 }
 
-/* The pipe as words, all of it said: where it was cut, and its devices. */
+/* Writes the pipe as words that leave nothing to choose: with its cut and its devices. */
 static gpp_status write_pipe(plan_result *r, gpp_error *err)
 {
     const gpp_forecast *f = r->forecast;
@@ -233,7 +232,7 @@ static int write_svg(const plan_result *r)
     return written ? -1 : tool_fail(TOOL_FAILED, "--svg %s: %s", r->how->svg, strerror(errno));
 }
 
-/* Scripts get a pipe only where there is one. */
+/* --pipe-text prints nothing when no pipe fits, so that a script does not run one. */
 static void print(const plan_result *r)
 {
     if (r->how->json)
@@ -293,7 +292,8 @@ static int work(const plan_settings *how, const int node[])
     return status;
 }
 
-/* What the others say of a pipe that is given, here is of what is searched. */
+/* For other commands these options describe the pipe to run. Here they restrict the search, so
+ * their help texts differ. */
 static void reword(tool_option table[TOOL_PIPE_OPTIONS])
 {
     static const char *const words[][2] = {

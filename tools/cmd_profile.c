@@ -1,7 +1,7 @@
 /*
  * tools/cmd_profile.c: gridpipe profile: what each layer of a model costs on a device for one
- * micro-batch: times, measured, and bytes, counted; as a table, and as a file that gridpipe plan
- * reads.
+ * micro-batch. Times are measured and bytes are counted. The result is a table, and a file that
+ * gridpipe plan reads.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,10 +19,10 @@ static const char description[] =
 typedef struct settings {
     const char *model, *file, *device, *save, *load;
     tool_words input, beside;
-    int64_t rows;              /* 0: not said */
-    double timeout, precision; /* -1: not said */
+    int64_t rows;              /* 0: not given */
+    double timeout, precision; /* -1: not given */
     bool sizes, operators, json, any_algorithm;
-    const char *math; /* NULL: not said */
+    const char *math; /* NULL: not given */
 } settings;
 
 static const char *const math_names[] = {"f32", "tf32", "bf16"}; /* by gpp_math */
@@ -31,7 +31,7 @@ enum { WIDTH = 100, MOST_LABEL = 28, TIMES = 3 };
 
 /* --- sums ------------------------------------------------------------------------------------- */
 
-/* Of a layer, or of all of them. */
+/* The cost of a layer, or of all layers. */
 typedef struct cost {
     double us[TIMES]; /* forward, recompute, backward */
     size_t parameters, activations;
@@ -66,7 +66,7 @@ static double sum_of(const cost *c)
 
 typedef struct table {
     bool times, skips;
-    int label; /* columns of labels */
+    int label; /* width of the column of labels */
     double total_us;
 } table;
 
@@ -106,7 +106,7 @@ static void print_times(const double us[TIMES])
     printf("%9s%10s%9s", text[0], text[1], text[2]);
 }
 
-/* A label that is too long loses its middle, so that its ends still tell layers apart. */
+/* A label that is too long loses its middle: its ends tell layers apart. */
 static void print_label(const table *t, const char *label)
 {
     int length = (int)strlen(label), behind = t->label / 2;
@@ -203,7 +203,7 @@ static void print_text(const settings *how, const gpp_profile *p)
 
 /* --- JSON ------------------------------------------------------------------------------------- */
 
-/* Times that nobody has measured are null. */
+/* A time that was not measured is null. */
 static void json_us(tool_json *j, const gpp_profile *p, const char *key, double us)
 {
     tool_json_real(j, key, p->threads ? us : NAN);
@@ -292,7 +292,7 @@ static int load(const settings *how)
     return status;
 }
 
-/* @return of gpp_math; -1: it is none */
+/* @return a gpp_math; -1: there is none of this name */
 static int math_of(const char *name)
 {
     int k = name ? (int)(sizeof math_names / sizeof *math_names) - 1 : 0;
@@ -335,7 +335,7 @@ static int work(const settings *how)
     return status;
 }
 
-/* What is measured, and how, cannot be said of a profile that is there already. */
+/* --load shows a finished profile, so options that say what to measure and how are refused. */
 static int check_load(const settings *how)
 {
     const struct {

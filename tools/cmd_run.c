@@ -1,6 +1,6 @@
 /*
- * tools/cmd_run.c: gridpipe run: a few steps on given arrays, everything that comes out of them in
- * a file of the form that gridpipe check reads.
+ * tools/cmd_run.c: gridpipe run: a few steps on given arrays. All results go to a file of the form
+ * that gridpipe check reads.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -22,18 +22,18 @@ typedef struct settings {
     tool_words input;
     tool_convert convert;
     bool evaluate, eval_after, skip_nonfinite, json, allow_missing, allow_extra;
-    int64_t steps; /* -1: not said */
+    int64_t steps; /* -1: not given */
     double clip_norm;
     tool_seed seed;
     tool_pipe_args pipe;
     tool_trace trace;
 } settings;
 
-/* What is run, and what that needs. */
+/* What to run, and all that it needs. */
 typedef struct runner {
     settings how;
-    const gpp_file *words;      /* the input whose metadata counts; NULL: none */
-    gpp_file *whole, *in, *out; /* whole: the one input file */
+    const gpp_file *words;      /* the input file whose metadata counts; NULL: none */
+    gpp_file *whole, *in, *out; /* whole: the input file, where there is only one */
     tool_data data;
     char *text;
     const char *kind;
@@ -57,7 +57,7 @@ static gpp_status copy_arrays(runner *r)
     return status;
 }
 
-/* One safetensors file is taken as it is, with all of its arrays and metadata. */
+/* A single safetensors file is taken as it is, with all of its arrays and metadata. */
 static gpp_status open_inputs(runner *r)
 {
     const settings *how = &r->how;
@@ -114,7 +114,7 @@ static bool has_text(const char *text)
     return text && *text;
 }
 
-/* The file's kind, unless the command line makes another one of it. */
+/* The kind that the file names, unless options make it another kind of run. */
 static const char *kind_of(const runner *r)
 {
     const char *kind = r->words ? gpp_file_word(r->words, "kind") : NULL;
@@ -146,7 +146,7 @@ static int choose(runner *r)
 
 /* --- arrays out ------------------------------------------------------------------------------- */
 
-/* Inputs that the run has used, so that the file is complete. */
+/* Adds the inputs that the run has used, so that the file can be checked by itself. */
 static gpp_status add_inputs(runner *r)
 {
     gpp_status status = GPP_OK;

@@ -1,11 +1,11 @@
 /*
- * tools/cmd_train.c: gridpipe train: a model, a data set, epochs; progress, tests, a state that is
- * saved on the way and gone on from.
+ * tools/cmd_train.c: gridpipe train: trains a model on a data set for some epochs, with progress,
+ * tests, and a state that is saved on the way and can be resumed.
  *
- * What a training depends on besides parameters (model, loss, optimizer, batch, chunks, number of
- * rows, order, ...) is kept in the state as words, and compared, so that one which is resumed ends
- * with the same bits as one which never stopped. What it does not depend on, how the model is cut
- * and where it runs, is free.
+ * A resumed training ends with the same bits as one that never stopped. So all that it depends on
+ * besides parameters (model, loss, optimizer, batch, chunks, number of rows, order, ...) is kept in
+ * the state as words and compared. It does not depend on how the model is cut and where it runs, so
+ * these may change.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -28,8 +28,9 @@ static const char description[] =
 static volatile sig_atomic_t stop;
 static volatile double stopped_at;
 
-/* A second signal ends the program at once, unless it comes with the first: timeout(1), for one,
- * signals the program and then its whole group. */
+/* The first signal stops the training after the step in hand. A second one ends the program at
+ * once, unless it comes together with the first: timeout(1), for one, signals the program and then
+ * its whole process group. */
 static void on_signal(int number)
 {
     double now = tool_seconds();
@@ -107,7 +108,8 @@ static gpp_status open_data(training *t)
     return status == GPP_OK ? limit_rows(t) : status;
 }
 
-/* There copies want page-locked memory, which may start CUDA: nobody else is to ask for it. */
+/* Copies to a GPU want page-locked memory. Allocating that may start CUDA, so ask for it only where
+ * the pipe uses a GPU. */
 static bool is_on_gpu(const gpp_pipe *pipe)
 {
     gpp_pipe_info info;
@@ -180,7 +182,7 @@ static int start(training *t)
 
 /* --- training --------------------------------------------------------------------------------- */
 
-/* The oldest step that was submitted. */
+/* Waits for the oldest submitted step. */
 static gpp_status wait_for_step(training *t)
 {
     double loss = NAN;
@@ -203,7 +205,7 @@ static gpp_status wait_for_step(training *t)
     return GPP_OK;
 }
 
-/* Until no more than `left` steps are in flight. */
+/* Waits until at most `left` steps are in flight. */
 static gpp_status wait_for_steps(training *t, int left)
 {
     gpp_status status = GPP_OK;

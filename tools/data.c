@@ -1,6 +1,6 @@
 /*
- * tools/data.c: tensors, and where they come from: safetensors files, and the arrays of
- * gridpipe/data.h, converted as the command line says.
+ * tools/data.c: tensors from safetensors files and from the readers of gridpipe/data.h, converted
+ * as the command line says.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static gpp_status reshape(gpp_array *a, const char *shape, gpp_error *err)
     return gpp_array_reshape(a, rank + 1, dim, err);
 }
 
-/* A single number serves for all channels. */
+/* A single mean, or a single deviation, serves for all channels. */
 static gpp_status scale(gpp_array *a, const tool_convert *how, gpp_error *err)
 {
     static const char *const names[] = {"mean", "std"};
@@ -211,7 +211,7 @@ void tool_data_release(tool_data *d)
     *d = (tool_data){0};
 }
 
-/* --- what can be said of them ----------------------------------------------------------------- */
+/* --- describing them -------------------------------------------------------------------------- */
 
 void tool_array_names(const gpp_file *file, char text[TOOL_NAMES])
 {
@@ -231,7 +231,7 @@ void tool_array_names(const gpp_file *file, char text[TOOL_NAMES])
     }
 }
 
-/* Where an array is from, for a message. */
+/* Says where an array is from, for a message. */
 static const char *origin(const char *path, const char *otherwise)
 {
     return path ? path : otherwise;
@@ -312,7 +312,7 @@ gpp_status tool_set_inputs(gpp_model *model, const gpp_tensor x[], int count, gp
     return gpp_model_set_inputs(model, in, count, err);
 }
 
-/* "3,32,32", "i64:128"; "" or "f32:" is one number a row. */
+/* Reads a shape such as "3,32,32" or "i64:128". "" and "f32:" mean one number a row. */
 static gpp_status parse_shape(const char *text, gpp_shape *shape, gpp_error *err)
 {
     const char *dims = text;

@@ -1,9 +1,10 @@
 /*
- * tools/given.c: an optimizer fed with given gradients: a layer whose parameters p0, p1, ... get,
- * whatever goes through it, the gradients g0, g1, ... of a file. So the updates are a real pipe's.
+ * tools/given.c: an optimizer fed with given gradients. The model is one layer whose parameters p0,
+ * p1, ... get the gradients g0, g1, ... of a file, whatever goes through it. So a real pipe makes
+ * the updates.
  *
- * "clip_grad_norm max_norm=M" is SGD with rate 1 from parameters that are zero: what it subtracts
- * are the clipped gradients.
+ * "clip_grad_norm max_norm=M" is SGD with rate 1 on parameters that are zero: it subtracts the
+ * clipped gradients.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 typedef struct source {
     int params;
     gpp_tensor p[GPP_MAX_PARAMS], g[GPP_MAX_PARAMS], after[GPP_MAX_PARAMS];
-    int64_t steps, step; /* step: which gradients are next */
+    int64_t steps, step; /* step: the one whose gradients are next */
     double max_norm;     /* > 0: clip_grad_norm */
 } source;
 
@@ -84,7 +85,8 @@ static gpp_status make_pipe(tool_job *job, source *from, gpp_pipe **pipe, gpp_er
 
 /* --- what the file has ------------------------------------------------------------------------ */
 
-/* Gradients have a dimension for the steps in front, but for clipping, which is one step. */
+/* The first dimension of gradients counts the steps. Those to be clipped have none: that is one
+ * step. */
 static gpp_status take_gradient(tool_job *job, source *from, int k, gpp_error *err)
 {
     char name[16];

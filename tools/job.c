@@ -1,9 +1,9 @@
 /*
  * tools/job.c: a model, one layer or a loss, run on given arrays through a pipe.
  *
- * With a loss: the gradients of the first step (y, loss, grad.*), its update, and the steps that
- * follow on the same mini-batch (after.*): gradients and update make a step, so all of it is one
- * training. Without: a forward, and a backward from grad_y where there is one.
+ * With a loss, the job is a training on one mini-batch. Its first step is made of its two parts, so
+ * that its gradients can be seen: gradients (y, loss, grad.*), then the update. More steps follow
+ * (after.*). Without a loss, the job is a forward, and a backward where grad_y is given.
  */
 #include <errno.h>
 #include <math.h>
@@ -24,7 +24,7 @@ typedef struct run {
     int inputs, outputs;
     gpp_tensor x[GPP_MAX_TENSORS], y[GPP_MAX_TENSORS], grad_x[GPP_MAX_TENSORS];
     gpp_tensor grad_y[GPP_MAX_TENSORS];
-    const gpp_tensor *wanted; /* grad_x; NULL: all inputs are integers */
+    const gpp_tensor *wanted; /* grad_x; NULL: all inputs are integers, which have no gradient */
     bool has_target;
     gpp_tensor target, weight, each; /* each: data NULL unless losses stay unreduced */
 } run;
@@ -63,7 +63,8 @@ static bool given(const char *text)
     return text && *text;
 }
 
-/* "cross_entropy layout=x [N,C,H,W], target [N,H,W]": what follows layout= is a remark. */
+/* Takes a loss such as "cross_entropy layout=x [N,C,H,W], target [N,H,W]". What follows layout= is
+ * a remark for readers of the file. */
 static gpp_status take_loss(tool_job *job, const char *loss, gpp_error *err)
 {
     if (strlen(loss) >= sizeof job->loss_text)
@@ -194,7 +195,7 @@ static gpp_status make_pipe(run *r)
 
 /* --- parameters and buffers by name ----------------------------------------------------------- */
 
-/* One of either kind. */
+/* A parameter or a buffer. */
 typedef struct named {
     const char *name;
     bool buffer;
@@ -239,7 +240,7 @@ static gpp_status named_load(run *r, const named *n, int *found)
                      : gpp_pipe_set(r->pipe, n->name, value.data, n->count, r->err);
 }
 
-/* All of them, or none. */
+/* Loads all parameters, or none: a file that has only some of them fails. */
 static gpp_status load(run *r)
 {
     gpp_parameter_info p;
@@ -335,7 +336,7 @@ static gpp_status add_gradients(run *r)
 
 /* --- memory for results ----------------------------------------------------------------------- */
 
-/* Pieces as torch.chunk makes them: of ceil(rows / chunks). */
+/* The number of pieces that torch.chunk makes: each has ceil(rows / chunks) rows. */
 static int64_t pieces(int64_t rows, int64_t chunks)
 {
     int64_t piece = rows ? (rows + chunks - 1) / chunks : 1;
@@ -374,7 +375,7 @@ static gpp_status make_room(run *r)
     describe_pieces(r->job);
     for (int t = 0; t < r->inputs; t++) {
         r->grad_x[t] = r->x[t];
-        r->grad_x[t].data = NULL; /* as it stays for integers */
+        r->grad_x[t].data = NULL; /* integers have no gradient */
         if (r->x[t].dtype != GPP_F32)
             continue;
         r->grad_x[t] = tool_room(GPP_F32, r->x[t].rank, r->x[t].dim);
@@ -428,7 +429,7 @@ static gpp_status run_layers(run *r)
 
 /* --- with a loss ------------------------------------------------------------------------------ */
 
-/* With reduction=none the losses themselves are the result. */
+/* With reduction=none the single losses are the result. */
 static gpp_status keep_losses(run *r)
 {
     const gpp_tensor *like = r->target.dtype == GPP_I64 ? &r->target : &r->y[0];
@@ -447,7 +448,7 @@ static gpp_status add_losses(run *r, const float loss[], int64_t count)
     return add(r, "loss", r->each.data ? &all : &reduced);
 }
 
-/* @param norm  [steps] */
+/* Notes the loss and the gradients' norm of step `s`. @param norm  [steps] */
 static void note_step(run *r, double loss, int64_t s, float norm[])
 {
     tool_job *job = r->job;
@@ -458,7 +459,8 @@ static void note_step(run *r, double loss, int64_t s, float norm[])
     job->steps_done = s + 1;
 }
 
-/* The update of the first step is a step of its own to the library: both together are one. */
+/* To the library the update after the first gradients is a step of its own. Here both are step
+ * 0. */
 static gpp_status update(run *r)
 {
     gpp_step_stats *all = &r->job->stats, pass = *all;

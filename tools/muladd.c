@@ -1,6 +1,6 @@
 /*
- * tools/muladd.c: models as the command makes them: they know (a, b) -> (a·b, a+b) as `muladd`,
- * which files of reference vectors use.
+ * tools/muladd.c: models as the command makes them. They have one more operator, `muladd`:
+ * (a, b) -> (a·b, a+b). Files of reference vectors use it.
  */
 #include "tools/tools.h"
 

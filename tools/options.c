@@ -1,7 +1,7 @@
 /*
- * tools/options.c: options of subcommands from tables, which are their help texts as well; and
- * messages. Every value is checked to its last character; a wrong one is answered with what is
- * allowed.
+ * tools/options.c: options of subcommands, and messages. A table of options is both their syntax
+ * and their help text. Every value is checked to its last character. A message about a wrong value
+ * says what is allowed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -24,7 +24,7 @@ static const char *command_name; /* for messages; NULL before one is known */
 int tool_fail(int status, const char *format, ...)
 {
     va_list args;
-    fflush(stdout); /* in order, where both go to one terminal */
+    fflush(stdout); /* keeps the order where stdout and stderr go to one terminal */
     fprintf(stderr, "gridpipe%s%s: ", command_name ? " " : "", command_name ? command_name : "");
     va_start(args, format);
     vfprintf(stderr, format, args);
@@ -175,7 +175,7 @@ static int take(const tool_option *o, const char *text)
     }
 }
 
-/* Options in getopt's form: val is the index in `flat`. @return their number */
+/* Lists options in getopt's form; `val` is the index in `flat`. @return their number */
 static int flatten(const tool_option *const tables[], const tool_option *flat[],
                    struct option known[])
 {
@@ -192,7 +192,7 @@ static int flatten(const tool_option *const tables[], const tool_option *flat[],
     return count;
 }
 
-/* getopt has stepped over what it does not like. */
+/* Says what is wrong with an option. getopt has stepped past it: it is argv[optind - 1]. */
 static int complain(int which, char *argv[])
 {
     const char *text = argv[optind - 1];
@@ -226,7 +226,8 @@ int tool_parse(const tool_command *command, const tool_option *const tables[], i
 
 /* --- files to write --------------------------------------------------------------------------- */
 
-/* A new file is made beside the old one and renamed, so its folder counts. */
+/* Files are written beside the old file and renamed, so the folder must be writable, not the
+ * file. */
 static int check_folder(const char *option, const char *path, char *copy)
 {
     const char *folder = dirname(copy);
@@ -291,7 +292,7 @@ int tool_real_list(const char *text, float out[], int most)
     return -1;
 }
 
-/* Reads to the end: the length of a pipe is not known before. */
+/* Reads to the end of the file. The length of a named pipe is not known before. */
 static char *read_all(FILE *in)
 {
     size_t length = 0, room = 4096;

@@ -1,7 +1,7 @@
 /*
  * tools/pipes.c: how to cut and run a model, as words: "balance=3,3 chunks=4 checkpoint=never
- * deferred_batch_norm=0", from a file's metadata or from options. What is said later overrides what
- * was said before.
+ * deferred_batch_norm=0". They come from a file's metadata or from options. Later words override
+ * earlier ones.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +117,7 @@ static gpp_status set_balance(tool_pipe *p, const char *text, gpp_error *err)
     return GPP_OK;
 }
 
-/* A number of partitions that is not that of the balance leaves it to the library. */
+/* A number of partitions that contradicts the balance drops it: the library then chooses one. */
 static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
 {
     int count = 0;
@@ -148,7 +148,7 @@ static gpp_status set_math(tool_pipe *p, const char *text, gpp_error *err)
     return wrong(err, TOOL_MATH, "f32, tf32 or bf16", text);
 }
 
-/* Semicolons part devices, as commas are in their names. */
+/* Devices are separated by semicolons, because their names can contain commas. */
 static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
 {
     char *at, *name;
@@ -166,7 +166,7 @@ static gpp_status set_devices(tool_pipe *p, const char *text, gpp_error *err)
     return p->devices ? GPP_OK : wrong(err, TOOL_DEVICES, "devices, such as cpu:0;cpu:1", text);
 }
 
-/* A mode that has no budget leaves none behind. */
+/* A mode without a budget drops the limit and the profile of an earlier mode that had one. */
 static gpp_status set_checkpoint(tool_pipe *p, const char *text, gpp_error *err)
 {
     gpp_status status = gpp_checkpoint_parse(text, &p->checkpoint, err);
@@ -253,7 +253,8 @@ gpp_status tool_pipe_parse(tool_pipe *p, const char *text, gpp_error *err)
     return status;
 }
 
-/* A key's value from an option of its own; the message then begins with that, not with the key. */
+/* Takes a key's value from an option of its own. A message then begins with the option's name, not
+ * with the key. */
 static gpp_status set_option(tool_pipe *p, int key, const char *text, gpp_error *err)
 {
     gpp_error inner = GPP_ERROR_INIT;

@@ -7,7 +7,7 @@
 
 #include "tools/plan.h"
 
-/* Zero says that there is none. */
+/* Zero means that there is no value. */
 static void whole_or_null(tool_json *j, const char *key, int64_t value)
 {
     if (value)

@@ -1,6 +1,6 @@
 /*
- * tools/plan_profiles.c: profiles of `gridpipe plan` from files and folders, and those that a
- * search has taken put where the next search finds them.
+ * tools/plan_profiles.c: profiles of `gridpipe plan`: reading them from files and folders, and
+ * saving those that a search has taken where the next search finds them.
  */
 #define _GNU_SOURCE /* asprintf */
 #include <dirent.h>
@@ -16,7 +16,7 @@ static const char ending[] = ".profile";
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* @param path  becomes the list's */
+/* Adds the profile of a file. @param path  belongs to the list afterwards */
 static gpp_status read_file(plan_profiles *all, char *path, gpp_error *err)
 {
     gpp_profile *profile = NULL;
@@ -40,7 +40,7 @@ static int is_profile(const struct dirent *entry)
     return length > own && !strcmp(entry->d_name + length - own, ending);
 }
 
-/* By name, so that every run reads them in the same order. */
+/* Adds the profiles of a folder, sorted by name so that every run reads them in the same order. */
 static gpp_status read_folder(plan_profiles *all, const char *folder, gpp_error *err)
 {
     struct dirent **entry;

@@ -1,6 +1,6 @@
 /*
- * tools/plan_text.c: what `gridpipe plan` has found, in tables and words of at most 100 columns.
- * Everything here is predicted, and said to be.
+ * tools/plan_text.c: what `gridpipe plan` has found, as tables and sentences of at most 100
+ * columns. All figures are predictions, and the text says so.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static bool same_place(const gpp_profile *a, const gpp_profile *b)
     return a->beside == b->beside && !strcmp(a->device, b->device);
 }
 
-/* All that were taken in the same place as the first one of it. */
+/* Prints one entry for all profiles that were taken in the same place as profile `first`. */
 static void print_place(const plan_result *r, int first, int count)
 {
     const gpp_profile *p = profile_at(r, first);
@@ -109,7 +109,8 @@ static void print_candidate(const gpp_candidate *c, bool best, int columns)
     tool_print_wrapped(*c->why ? c->why : "-", column, column, WIDTH);
 }
 
-/* The best one comes with the first ones: candidates nearly as fast may stand before it. */
+/* Prints the first candidates, and the best one even where it is not among them: a candidate that
+ * is nearly as fast may stand before it. */
 static void print_candidates(const plan_result *r)
 {
     const gpp_plan_table *t = r->table;
@@ -198,7 +199,7 @@ void plan_print_text(const plan_result *r)
     if (!r->forecast)
         return;
     print_step(r);
-    if (!r->picture) /* which has the same below it */
+    if (!r->picture) /* the picture has the same table below it */
         print_devices(r->forecast);
     print_cells(r->forecast);
     if (r->picture)

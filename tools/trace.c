@@ -1,6 +1,6 @@
 /*
- * tools/trace.c: --trace of run and train: the first steps of a pipe into a file, and, by profiles,
- * what was planned of them.
+ * tools/trace.c: --trace of run and train: records the first steps of a pipe in a file. With
+ * profiles, the file has what was predicted for these steps as well.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static int read_profiles(tool_trace *t)
     return -1;
 }
 
-/* Options that leave nothing to choose: the pipe's cut, and its devices. */
+/* Completes the options by the pipe's own cut and devices, so that the forecast is of this pipe. */
 static gpp_status fix(const gpp_pipe *pipe, gpp_pipe_options *o, const char *device[],
                       gpp_error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * tools/train.h: what the files of gridpipe train share: cmd_train.c, the training; train_state.c,
- * its state as words; train_test.c, tests of the model between epochs.
+ * tools/train.h: what the files of gridpipe train share: cmd_train.c (the training), train_state.c
+ * (its state as words), train_test.c (tests of the model between epochs).
  */
 #ifndef GPP_TOOLS_TRAIN_H
 #define GPP_TOOLS_TRAIN_H
@@ -24,8 +24,8 @@ typedef struct settings {
 
 typedef struct training {
     settings how;
-    char *text, *plain; /* of the model; as words of the state have it */
-    char *schedule;     /* of the state */
+    char *text, *plain; /* the model's text, as given and as the state keeps it */
+    char *schedule;     /* the one that the state names */
     tool_data data, test;
     gpp_model *model;
     gpp_pipe *pipe;
@@ -33,29 +33,30 @@ typedef struct training {
     gpp_error err;
     progress progress;
     uint64_t seed;
-    bool traced;                       /* a step was made */
-    int64_t flying[GPP_MAX_SUBMITTED]; /* rows of steps that were submitted and not waited for */
+    bool traced;                       /* recording has begun */
+    int64_t flying[GPP_MAX_SUBMITTED]; /* rows of the steps that are submitted and not waited for */
 
-    /* where it is */
-    int64_t first_epoch;  /* which this run began with */
-    int64_t epoch, index; /* from 0; the mini-batch that comes next */
-    double loss_sum;      /* of this epoch: losses times rows */
+    /* Where the training is: */
+    int64_t first_epoch;  /* the one in which this run began */
+    int64_t epoch, index; /* from 0: the mini-batch that comes next */
+    double loss_sum;      /* in this epoch: the sum of losses times rows */
     int64_t loss_rows;
-    /* of this epoch, since it was begun or resumed */
+    /* Since this epoch was begun or resumed: */
     int64_t submitted, steps, skipped;
     double began, efficiency;
-    /* of the last test */
+    /* Of the last test: */
     bool tested;
     double test_loss, accuracy; /* NAN: not asked for */
 } training;
 
-/** Save everything that the training can go on from to t->how.save. */
+/** Save everything that resuming the training needs to t->how.save. */
 gpp_status train_save(training *t);
-/** Before there is a pipe, which is made with what the state in t->how.resume says. */
+/** Read the state of t->how.resume. To be called before the pipe is made: the state decides some of
+ * its options. */
 gpp_status train_read_state(training *t);
-/** A model's text as words of the state have it. @return to be freed; NULL: no memory */
+/** A model's text as the state keeps it. @return free it; NULL: no memory */
 char *train_plain_text(const char *text);
-/** Whether targets of a loss are classes, of which predictions can be right. */
+/** Whether the targets of a loss are classes, so that there is an accuracy. */
 bool train_has_classes(const char *loss);
 /** Test the model on t->test. */
 gpp_status train_test(training *t);

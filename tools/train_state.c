@@ -1,6 +1,6 @@
 /*
- * tools/train_state.c: what a training depends on besides parameters, as words in its state file;
- * and where it is.
+ * tools/train_state.c: the state file of a training: what the training depends on besides
+ * parameters, and where it is, as words.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { CLIP_NORM = CHUNKS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS
 enum { SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
 enum { SAME = BATCH, NUMBERS = SHAPE, EXCERPT = 60 };
 
-/* What a state says of its training; from SAME on: what must not change. */
+/* The words of a state. Those from SAME on must not change when a training is resumed. */
 static const struct {
     const char *key, *shown;
 } word_names[WORDS] = {
@@ -39,13 +39,13 @@ static const struct {
     [MODEL] = {"train.model", "model"},
 };
 
-/* Values of the words; texts are lent. */
+/* Values of the words. Texts belong to somebody else. */
 typedef struct words {
     char number[NUMBERS][48];
     const char *value[WORDS];
 } words;
 
-/* In the fewest digits that say it exactly. */
+/* Prints the fewest digits that determine the value. */
 static void print_real(char text[48], double value)
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -98,8 +98,8 @@ static void describe(const training *t, words *w)
     describe_texts(t, w->value);
 }
 
-/* A model's text without comments and spare blanks, layers parted by "; ": the same for texts that
- * differ in these alone. Free it. */
+/* The text without comments and superfluous blanks, layers separated by "; ". Texts that differ in
+ * these alone become equal. */
 char *train_plain_text(const char *text)
 {
     size_t length = 0;
@@ -152,7 +152,7 @@ static gpp_status take_place(training *t, const char *const word[WORDS])
                      word[INDEX], word[EPOCH]);
 }
 
-/* Both values, long ones from shortly before where they part. */
+/* Shows both values. Long ones are shown from shortly before the place where they differ. */
 static gpp_status fail_changed(training *t, int k, const char *saved, const char *now)
 {
     size_t same = 0, longest = strlen(saved) > strlen(now) ? strlen(saved) : strlen(now);
@@ -166,7 +166,7 @@ static gpp_status fail_changed(training *t, int k, const char *saved, const char
                      dots, EXCERPT - 10, now + from, quote);
 }
 
-/* A seed and a schedule that are not given are the state's. */
+/* A seed or a schedule that is not given is taken from the state. */
 static gpp_status take_defaults(training *t, const char *const word[WORDS])
 {
     if (!t->how.seed.given)
@@ -177,7 +177,7 @@ static gpp_status take_defaults(training *t, const char *const word[WORDS])
     return t->schedule ? GPP_OK : tool_note(&t->err, GPP_ENOMEM, "a schedule");
 }
 
-/* What must be as it was. */
+/* Fails when a word that must not change has changed. */
 static gpp_status take_words(training *t, const gpp_file *file)
 {
     words w;

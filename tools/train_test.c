@@ -1,5 +1,5 @@
 /*
- * tools/train_test.c: the loss and the accuracy of the model on the rows for tests.
+ * tools/train_test.c: the loss and the accuracy of the model on the test rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static gpp_tensor slice(const gpp_tensor *t, int64_t from, int64_t rows)
     return part;
 }
 
-/* The dimension of y that counts the classes, by the rule of the losses: see classes= there. */
+/* The dimension of y that holds the classes. The rule is that of the losses: see `classes` in
+ * docs/reference.md. */
 static int class_axis(const training *t, const gpp_tensor *y)
 {
     bool last = strstr(t->how.loss, "classes=last") ||
@@ -31,8 +32,8 @@ static int class_axis(const training *t, const gpp_tensor *y)
     return last ? y->rank - 1 : 1;
 }
 
-/* Positions whose largest score is the target's; targets out of range (ignored ones) count as
- * nothing. @param all  out: added to */
+/* Counts positions where the target has the largest score. Targets that are out of range are
+ * ignored ones and do not count. @param all  the number of positions that count is added to it */
 static int64_t count_right(const training *t, const gpp_tensor *y, const gpp_tensor *target,
                            int64_t *all)
 {
