@@ -1,9 +1,10 @@
 /*
  * bench/ceiling.c: see ceiling.h.
  *
- * Multiply-adds: as many independent chains as hide the latency of the instruction and still fit
- * into the registers, for each width of vectors that the processor may have; the fastest counts.
- * Best of several runs, not the median: a ceiling is what nothing disturbs.
+ * Multiply-adds run in as many independent chains as hide the latency of the instruction and still
+ * fit into the registers. Each width of vectors that the processor has is tried; the fastest
+ * counts. The result is the best of several runs, not the median: a ceiling is a run that nothing
+ * disturbs.
  */
 #include "bench/ceiling.h"
 
@@ -24,7 +25,8 @@ enum { ROUNDS = 1 << 17, RUNS = 9 };
     a += b + c + d + e + f + g + h + i + j;
 enum { CHAIN_COUNT = 10 };
 
-/* The factor keeps the numbers where they are; volatile keeps the loop. */
+/* The factor keeps the numbers from growing. `volatile` keeps the compiler from dropping the
+ * loop. */
 #define MULTIPLY_ADDS(name, width, target)                                                         \
     typedef float name##_lanes __attribute__((vector_size(4 * (width))));                          \
     target static float name(void)                                                                 \
@@ -77,7 +79,7 @@ static double copy(void)
         double begin = bench_now();
         memcpy(to, from, bytes);
         double now = 2.0 * (double)bytes / (bench_now() - begin);
-        from[run] = to[bytes - 1 - (size_t)run]; /* what was copied is used */
+        from[run] = to[bytes - 1 - (size_t)run]; /* uses the copy, so it cannot be optimised away */
         best = now > best ? now : best;
     }
     free(from);

@@ -6,7 +6,7 @@
 
 typedef struct bench_ceiling {
     double gflops; /* float32 multiply-adds, two operations each, on numbers in registers */
-    double gbs;    /* GB/s of a copy of arrays larger than the caches: bytes read and written */
+    double gbs;    /* GB/s read and written by a copy of arrays larger than the caches */
 } bench_ceiling;
 
 bench_ceiling bench_ceiling_measure(void);

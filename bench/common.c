@@ -1,7 +1,7 @@
 /*
  * bench/common.c: see common.h.
  *
- * Every option is checked to its last character; a wrong one is answered with what is allowed.
+ * Every option is checked to its last character. A message about a wrong one says what is allowed.
  */
 #include "bench/common.h"
 
@@ -58,7 +58,7 @@ double bench_median(double value[], size_t count)
     return (value[(count - 1) / 2] + value[count / 2]) / 2;
 }
 
-/* The golden ratio's multiples, modulo 1: evenly spread, never periodic. */
+/* Multiples of the golden ratio, modulo 1, are evenly spread and never periodic. */
 void bench_fill(float *x, int64_t count)
 {
     for (int64_t k = 0; k < count; k++)
@@ -88,7 +88,7 @@ static void read_real(const char *program, const bench_option *o, const char *te
     *(double *)o->value = value;
 }
 
-/* A number from 1 to 1,000,000; 0 when there is none. */
+/* Reads a number from 1 to 1,000,000. 0: there is none. */
 static int read_number(const char *text, char **end)
 {
     errno = 0;

@@ -2,26 +2,26 @@
  * bench/common.h: what the benchmarks share: options, a report that is a table for people or JSON
  * lines for programs, memory, time, medians.
  *
- * Everything here is for benchmarks: what fails in a helper ends the program with a message.
+ * Everything here is for benchmarks: a helper that fails ends the program with a message.
  */
 #ifndef GPP_BENCH_COMMON_H
 #define GPP_BENCH_COMMON_H
 
 #include <gridpipe.h>
 
-/** Ends the program with the record's text unless `status` is GPP_OK. */
+/** End the program with the record's text unless `status` is GPP_OK. */
 void bench_check(gpp_status status, const gpp_error *err);
-/** Zeroed memory, aligned as the library's buffers. Release with free. */
+/** Zeroed memory, aligned like the library's buffers. Release with free. */
 void *bench_room(size_t bytes);
 
 /** Seconds, CLOCK_MONOTONIC. */
 double bench_now(void);
-/** Sorts `value`; NaN for count == 0. */
+/** The median; sorts `value`. NaN for count == 0. */
 double bench_median(double value[], size_t count);
-/** Uniform in [-1, 1), a function of position alone. */
+/** Fill with numbers that are uniform in [-1, 1) and depend on their position only. */
 void bench_fill(float *x, int64_t count);
 
-/** How long to measure: at least `least` runs, then until `seconds` are over. */
+/** How long to measure: at least `least` runs, and until `seconds` are over. */
 typedef struct bench_budget {
     int least;
     double seconds;
@@ -46,17 +46,17 @@ typedef enum bench_option_type {
 typedef struct bench_option {
     const char *name; /* without "--"; NULL ends a list */
     bench_option_type type;
-    void *value; /* what stands there is the default */
+    void *value; /* holds the default until the option is read */
     const char *help;
-    const char *const *choices; /* of BENCH_WORDS, NULL-terminated */
+    const char *const *choices; /* for BENCH_WORDS, NULL-terminated */
 } bench_option;
 
-/** Reads "--name value" and "--name=value". --help prints `about` and the options and ends the
- * program; a wrong option ends it with what is allowed and status 2. */
+/** Read "--name value" and "--name=value". --help prints `about` and the options and ends the
+ * program. A wrong option ends it with status 2 and a message that says what is allowed. */
 void bench_options_read(const char *program, const char *about, const bench_option option[],
                         int argc, char *argv[]);
 
-/** Names of gpp_checkpoint's values, in their order: choices of a BENCH_WORDS. */
+/** Names of gpp_checkpoint's values, in their order: choices for a BENCH_WORDS. */
 extern const char *const bench_modes[];
 enum { BENCH_ALL_MODES = 7 };
 
@@ -67,7 +67,7 @@ enum { BENCH_TEXT = -1 };
 typedef struct bench_column {
     const char *key;     /* in JSON */
     const char *head;    /* in the table; NULL: in JSON only */
-    int width, decimals; /* decimals: of the table, or BENCH_TEXT */
+    int width, decimals; /* decimals: those that the table shows, or BENCH_TEXT */
     double unit;         /* the table shows number / unit; 0: 1 */
 } bench_column;
 
@@ -90,11 +90,11 @@ typedef struct bench_report {
     const bench_column *column; /* ends with key == NULL */
 } bench_report;
 
-/** The table's title and heading; nothing in JSON. */
+/** Print the table's title and heading; nothing in JSON. */
 void bench_report_begin(const bench_report *report, const char *title);
-/** A line. @param value  one for each column */
+/** Print a line. @param value  one for each column */
 void bench_report_row(const bench_report *report, const bench_value value[]);
-/** A remark under the table; nothing in JSON. */
+/** Print a remark under the table; nothing in JSON. */
 void bench_report_note(const bench_report *report, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,15 +1,15 @@
 /*
- * bench/efficiency.c: how close a step comes to its schedule: cells that busy-wait for known times
- * on two devices, one partition each.
+ * bench/efficiency.c: how close a step comes to its schedule. Cells busy-wait for known times on
+ * two devices, one partition each.
  *
- * Two bounds. `bound` is the longest path through tasks and data with the times the tasks of that
- * very step took. `formula` knows no measurement: with forwards of F ms, recomputes of F and
- * backwards of B, GPipe's schedule of m micro-batches on n devices takes
+ * There are two bounds. `bound` is the longest path through tasks and data, with the times that the
+ * tasks of that very step took. `formula` needs no measurement: with forwards of F ms, recomputes
+ * of F and backwards of B, GPipe's schedule of m micro-batches on n devices takes
  *
  *     (m + n - 1) (F + B) + c F        c recomputed micro-batches: m always, m - 1 except_last
  *
- * because a recompute delays its own device's backwards, but the devices do theirs side by side,
- * and those before the last do their first one while its gradient is still on the way.
+ * because a recompute delays its own device's backwards, but devices recompute side by side, and
+ * every device but the last does its first recompute while the gradient is still on its way.
  */
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ typedef struct arrangement {
     double forward_ms, backward_ms;
 } arrangement;
 
-/* NaN where partitions share a device, which the formula does not know. */
+/* NaN where partitions share a device: the formula is for one device per partition. */
 static double formula_ms(const arrangement *a, const gpp_pipe *pipe)
 {
     int recomputed = a->checkpoint == GPP_CHECKPOINT_ALWAYS  ? a->m

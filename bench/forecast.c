@@ -1,10 +1,10 @@
 /*
- * bench/forecast.c: predicted steps beside measured ones: length and bytes of training steps of
- * real models (workloads.h) by gpp_forecast_new, and what a pipe then does.
+ * bench/forecast.c: predicted steps beside measured ones: the length and bytes of training steps of
+ * real models (bench/workloads.h) as gpp_forecast_new predicts them, and as a pipe then has them.
  *
- * Profiles are taken once for each number of partitions and rows of a micro-batch, with that many
- * devices at work, and with one alone. For an activation budget, half of what keeping everything
- * takes is given, or what is needed at least.
+ * Profiles are taken once for each number of partitions and of rows in a micro-batch: with that
+ * many devices at work, and with one alone. An activation budget is half of the bytes that keeping
+ * everything takes, or the least that works.
  */
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static const char *const modes[] = {[GPP_CHECKPOINT_EXCEPT_LAST] = "except_last"
                                     [GPP_CHECKPOINT_BUDGET] = "budget",
                                     NULL};
 
-/* How far predictions are off. */
+/* Counts of predictions, and of those that were close enough. */
 typedef struct misses {
     int lines, times_within, bytes_within;
     double worst_time, worst_bytes;
@@ -56,12 +56,11 @@ typedef struct arrangement {
     const bench_workload *workload;
     const gpp_model *model;
     gpp_pipe_options options;
-    const gpp_profile *profile[2]; /* with all devices at work; of the first alone, where there are
-                                      others */
+    const gpp_profile *profile[2]; /* [0]: with all devices at work; [1]: with one alone */
     int profiles;
 } arrangement;
 
-/* The pipe's devices for `n` partitions: names that live as long as the pipe. */
+/* Makes a pipe to learn its devices' names, which live as long as the pipe. */
 static gpp_pipe *name_devices(const arrangement *a, gpp_pipe_info *info)
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -102,7 +101,7 @@ static gpp_forecast *forecast_of(const arrangement *a)
     return f;
 }
 
-/* Half of what a partition has between forwards and backwards when everything is kept. */
+/* Half of the bytes that a partition keeps from forwards to backwards when it keeps everything. */
 static size_t half_of_all(const arrangement *a)
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -129,7 +128,7 @@ static size_t half_of_all(const arrangement *a)
     return most / 2;
 }
 
-/* As much as that, or, when it is too little, what is enough. */
+/* `limit`, or, where that is too little, the least limit that works. */
 static size_t enough(arrangement a, size_t limit)
 {
     gpp_error err = GPP_ERROR_INIT;

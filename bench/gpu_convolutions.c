@@ -1,10 +1,11 @@
 /*
- * bench/gpu_convolutions.c: what every convolution of ResNet-50 is computed by on GPU 0, in each of
- * its three ways: cuDNN's algorithms in the order in which they are tried, each with its time or
- * that a call refuses it, and the library's own way, by columns. Without StarPU.
+ * bench/gpu_convolutions.c: which algorithm computes every convolution of ResNet-50 on GPU 0, in
+ * each of its three directions. The program lists cuDNN's algorithms in the order in which they are
+ * tried, each with its time or with the remark that a call refuses it, and the library's own way,
+ * by columns. It does without StarPU.
  *
- * Bits are compared as well: of tensors where cudaMalloc has them, and on a cache line, 64 bytes,
- * where they may begin in a pipe. The last line says it in short.
+ * It compares bits as well: tensors begin where cudaMalloc puts them, or on a cache line (64
+ * bytes), as they may in a pipe. The last line is a summary.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ enum { LINE = 64 };
 
 static const char *const way_names[] = {"forward", "image", "weights"};
 
-/* A convolution's tensors, beginning `off` bytes behind where cudaMalloc has them. */
+/* A convolution's tensors. They begin `off` bytes behind the address that cudaMalloc returned. */
 typedef struct tensors {
     char *image, *map, *weights, *grad, *scratch;
     int64_t images, maps, numbers;
@@ -42,7 +43,7 @@ typedef struct conv_call {
     const tensors *t;
 } conv_call;
 
-static int refusals; /* remarks of the library that say so */
+static int refusals; /* remarks of the library about refused algorithms */
 
 static void count_refusals(gpp_log_level level, const char *text, void *user)
 {
@@ -68,7 +69,7 @@ static void convolve(const void *what)
     bench_check(try_conv(what, &err), &err);
 }
 
-/* What the way reads; its result is zeroed by nobody: it is assigned. */
+/* Fills the tensors that are read. The result needs no zeros: it is assigned, not added to. */
 static void put_tensors(const tensors *t)
 {
     bench_device_fill(t->image + t->off, t->images, sizeof(float));
@@ -114,7 +115,7 @@ static float *conv_result(const conv_call *k)
     return host;
 }
 
-/* Whether the bits are those of tensors that begin on a cache line only. */
+/* Whether tensors that begin on a cache line only give the same bits. */
 static bool same_on_a_line(conv_call *k, tensors *t)
 {
     int64_t count[] = {t->maps, t->images, t->numbers};
@@ -130,15 +131,15 @@ static bool same_on_a_line(conv_call *k, tensors *t)
     return same;
 }
 
-/** What became of cuDNN's list. */
+/** The result of trying cuDNN's list of algorithms. */
 typedef struct tried {
     int listed, refused;
     int chosen;               /* the first that is not refused; -1: none */
-    double first_ms, best_ms; /* of what runs, and of the fastest; NaN: nothing */
+    double first_ms, best_ms; /* times of the chosen one and of the fastest; NaN: there is none */
     char text[256];           /* "1 (0.52 ms), 0 (refused)" */
 } tried;
 
-/* Each algorithm of the list as the only one. */
+/* Tries each algorithm of the list alone. */
 static tried try_list(const settings *s, const conv_call *k)
 {
     const gpp__conv_choice *w = &k->conv->way[k->way];
@@ -186,7 +187,7 @@ static const bench_column conv_columns[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-/** Over all ways of all convolutions, each as often as it is in the network. */
+/** Sums over all directions of all convolutions, each as often as the network has it. */
 typedef struct conv_sums {
     int ways, library, plain, tried, refused, differ;
     double ms, columns_ms, best_ms;
@@ -211,7 +212,7 @@ typedef struct subject {
     const gpp__layer *layer;
     gpp__math math;
     gpp__conv_shape shape;
-    int times; /* in the network */
+    int times; /* how often the network has it */
     gpp__cuda_conv *conv, *columns;
 } subject;
 
@@ -257,7 +258,7 @@ static void measure_way(const settings *s, const bench_report *report, const sub
     tried list = try_list(s, &k);
     bool library = list.chosen >= 0, same = same_on_a_line(&k, &t);
     double ms[2] = {list.first_ms, NAN};
-    if (!c->conv->plain) /* which is the same either way */
+    if (!c->conv->plain) /* a plain one is the same either way */
         ms[1] = bench_device_time(convolve, &columns, s->patience);
     if (!library)
         ms[0] = bench_device_time(convolve, &k, s->patience);
@@ -277,7 +278,7 @@ static void measure_convolution(const settings *s, const bench_report *report, s
     bench_check(gpp__cuda_conv_new(&c->conv, cuda, l, &c->shape, s->batch, true, &err), &err);
     bench_check(gpp__cuda_conv_new(&c->columns, cuda, l, &c->shape, s->batch, false, &err), &err);
     for (int way = 0; way < GPP__CONV_WAYS; way++)
-        if (way != GPP__CONV_DATA || l->in[0].dim[0] > 3) /* nobody wants the images' gradient */
+        if (way != GPP__CONV_DATA || l->in[0].dim[0] > 3) /* images need no gradient */
             measure_way(s, report, c, (gpp__conv_way)way, sums);
     gpp__cuda_conv_free(c->conv);
     gpp__cuda_conv_free(c->columns);
@@ -293,7 +294,7 @@ static bool same_shape(const gpp__layer *a, const gpp__layer *b)
            x.in[0] == y.in[0] && x.kernel[0] == y.kernel[0] && x.stride[0] == y.stride[0];
 }
 
-/* How often there is such a convolution; 0 where an earlier one is the same. */
+/* How often the network has such a convolution; 0 where an earlier one is the same. */
 static int times_of(const gpp__network *network, int node)
 {
     int times = 0;

@@ -1,4 +1,4 @@
-/* bench/gpu_device.c: see gpu_device.h. */
+/* bench/gpu_device.c: see bench/gpu_device.h. */
 #include "bench/gpu_device.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ void *bench_device_room(size_t bytes)
     void *room;
     BENCH_CUDA(cudaMalloc(&room, bytes));
     BENCH_CUDA(cudaMemset(room, 0, bytes));
-    BENCH_CUDA(cudaDeviceSynchronize()); /* the stream does not wait for the default one */
+    BENCH_CUDA(cudaDeviceSynchronize()); /* our stream does not wait for the default stream */
     return room;
 }
 

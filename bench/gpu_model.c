@@ -1,9 +1,9 @@
 /*
- * bench/gpu_model.c: see gpu_model.h.
+ * bench/gpu_model.c: see bench/gpu_model.h.
  *
- * A block is three convolutions around which a skip goes; the first block of each of the four
- * stages changes the number of channels, so its skip goes through a convolution as well. Where a
- * block halves the image, its convolution of 3 x 3 does.
+ * A block is three convolutions with a skip around them. The first block of each of the four stages
+ * changes the number of channels, so its skip goes through a convolution as well. Where a block
+ * halves the image, its 3 x 3 convolution does so.
  */
 #include "bench/gpu_model.h"
 

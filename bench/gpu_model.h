@@ -7,8 +7,9 @@
 
 #include "bench/common.h"
 
-/** For images of 3 channels and `side` x `side` pixels, with 1000 classes. @param width  channels
- * behind the first convolution: 64, or fewer for a small network of the same form */
+/** The network for images of 3 channels and `side` x `side` pixels, with 1000 classes.
+ * @param width  channels behind the first convolution: 64, or fewer for a small network of the same
+ *               form */
 gpp_model *bench_resnet50(int side, int width);
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * bench/gpu_products.c: what cuBLAS and the bus of a GPU do, as far as gridpipe has to know it:
- * without StarPU, on GPU 0 alone.
+ * bench/gpu_products.c: what gridpipe has to know about cuBLAS and the bus of a GPU. It measures
+ * GPU 0 and does without StarPU.
  *
  *   bus       how fast copies are, from and to pageable and page-locked memory
  *   products  whether a product's bits depend on where its matrices begin, and on cuBLAS's pedantic
- *             mode. Tensors of pipes begin on cache lines, 64 bytes; where bits differed at 64 or
- *             128 they would have to begin where cudaMalloc lets them, at 256
+ *             mode. Tensors of pipes begin on cache lines, 64 bytes. If bits differed at 64 or 128,
+ *             tensors would have to begin at multiples of 256, as cudaMalloc's addresses do
  *
- * The last line of each part says it in short.
+ * The last line of each part is a summary.
  */
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ typedef struct settings {
 /* --- the bus ---------------------------------------------------------------------------------- */
 
 typedef struct transfer {
-    void *host[2], *device[2]; /* to the GPU, and from it */
+    void *host[2], *device[2]; /* [0]: to the GPU, [1]: from it */
     bool way[2];
     size_t bytes;
     cudaStream_t to, back;
@@ -128,7 +128,7 @@ static void measure_bus(const settings *s)
 
 typedef struct product_case {
     const char *what;
-    int64_t m, n, k; /* 0: the pixels of a mini-batch's maps of 56 x 56 */
+    int64_t m, n, k; /* 0: as many as a mini-batch has pixels in its maps of 56 x 56 */
     bool turned[2];
 } product_case;
 
@@ -146,7 +146,7 @@ static const product_case product_cases[] = {
 };
 enum { PRODUCT_CASES = sizeof product_cases / sizeof *product_cases };
 
-/* A product whose matrices begin `off` bytes behind where cudaMalloc has them. */
+/* A product. Its matrices begin `off` bytes behind the address that cudaMalloc returned. */
 typedef struct product {
     gpp__cuda *cuda;
     gpp__cuda_product as;
@@ -179,7 +179,7 @@ static product product_new(const settings *s, gpp__math math, const product_case
 {
     int64_t pixels = (int64_t)s->batch * (s->image / 4) * (s->image / 4);
     int64_t m = c->m ? c->m : pixels, n = c->n, k = c->k ? c->k : pixels;
-    if (s->quick) /* large ones are for times */
+    if (s->quick) /* only times need large matrices */
         m = m < SMALL ? m : SMALL, n = n < SMALL ? n : SMALL, k = k < SMALL ? k : SMALL;
     product p = {.cuda = bench_device(math), .count = {m * k, k * n, m * n}};
     p.size = gpp__cuda_operand_size(p.cuda);
@@ -217,7 +217,7 @@ static bool has_bits(const product *p, const float *want)
     return same;
 }
 
-/* All three matrices that far behind, and each of them alone. */
+/* Whether bits stay the same when all three matrices begin `off` bytes later, and each alone. */
 static bool same_at(product *p, size_t off, const float *want)
 {
     bool same = true;
@@ -250,7 +250,7 @@ static const bench_column product_columns[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-/** Products whose bits differ, and the times of both modes, summed. */
+/** Counts of products whose bits differ, and sums of the times of both modes. */
 typedef struct product_sums {
     int products, again, at[3], pedantic;
     double default_ms, pedantic_ms;
@@ -262,7 +262,7 @@ static bench_value same_text(bool same, int *others)
     return bench_text(same ? "same" : "DIFFER");
 }
 
-/* Only float32 has a pedantic mode to compare with. */
+/* Only float32 has a pedantic mode. */
 static double measure_pedantic(const settings *s, product *p, const float *want, bool *same)
 {
     gpp_error err = GPP_ERROR_INIT;

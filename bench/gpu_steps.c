@@ -2,17 +2,17 @@
  * bench/gpu_steps.c: training steps on GPU 0, through the whole of the library: StarPU, copies,
  * kernels.
  *
- *   step    one way of computing, nothing else: for comparison with another program
+ *   step    one way of computing, and nothing else: for comparison with another program
  *   math    float32, TF32 and bfloat16
- *   inputs  mini-batches in pageable and in page-locked memory, one and two steps in flight. With
- *           two, the next one's inputs go to the GPU while this one computes, if they are
- *           page-locked: then a step takes as long as with inputs that cost nothing
+ *   inputs  mini-batches in pageable and in page-locked memory, with one and two steps in flight.
+ *           With two, inputs of the next step go to the GPU while this step computes, if they are
+ *           page-locked. A step should then take as long as with inputs that cost nothing
  *   first   making the pipe, its first steps beside later ones, and the GPU's memory after each
  *   tasks   what the runtime costs: microseconds a task in steps whose cells do next to nothing
  *
- * The network is ResNet-50. Times are of many steps in a row, from the first submission to the end
- * of the last step, per step; the median of several such series. The last line of each part says it
- * in short.
+ * The network is ResNet-50. A series is many steps in a row, timed from the first submission to the
+ * end of the last step. Times are per step, and the median of several series. The last line of each
+ * part is a summary.
  */
 #include <math.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static gpp_pipe *make_pipe(const settings *s, gpp_math math)
     return pipe;
 }
 
-/** A mini-batch in memory of either kind. */
+/** A mini-batch in pageable or page-locked memory. */
 typedef struct mini_batch {
     bench_batch as;
     bool locked;
@@ -108,7 +108,7 @@ static void wait_for(gpp_pipe *pipe, double *loss)
     bench_check(gpp_pipe_wait(pipe, loss, &err), &err);
 }
 
-/* Milliseconds a step. */
+/* Runs a series. Returns milliseconds per step. */
 static double run_steps(gpp_pipe *pipe, const mini_batch batch[], int steps, int in_flight,
                         double *loss)
 {
@@ -189,7 +189,7 @@ static double measure(const settings *s, const bench_report *report, gpp_pipe *p
     return t.ms;
 }
 
-/* Ways of computing that are asked for; the first when it is to be one alone. */
+/* Measures the ways of computing that were asked for; `one`: only the first of them. */
 static void measure_maths(const settings *s, bool one)
 {
     bench_report report = {s->json, step_columns};
@@ -240,7 +240,7 @@ static const bench_column first_columns[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-/* Of everybody on the GPU, CUDA's own included. */
+/* Bytes of the GPU in use: by all processes and by CUDA itself. */
 static double used_bytes(void)
 {
     size_t left, all;
@@ -330,8 +330,8 @@ static const gpp__kernels idle_kernels = {.forward = idle_forward, .backward = i
 static const gpp_op op_idle = {
     .name = "idle", .infer = idle_infer, .init = idle_init, .cuda = &idle_kernels};
 
-/* `n` partitions on the one GPU, each a layer that copies a number; in front a linear layer of one
- * number, so that the first of them gives a gradient, too. */
+/* A pipe of `n` partitions on the one GPU. Each is a layer that copies a number. A linear layer of
+ * one number stands in front, so that the first partition has to give a gradient, too. */
 static gpp_pipe *idle_pipe(int n, int m)
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -417,7 +417,7 @@ int main(int argc, char *argv[])
     };
     bench_options_read("gpu_steps", "Training steps on a GPU.", options, argc, argv);
     s.series = s.series < SERIES ? s.series : SERIES;
-    if (s.parts & FIRST) /* before anything has started CUDA */
+    if (s.parts & FIRST) /* first, because nothing may have started CUDA before */
         measure_first(&s);
     if (s.parts & STEP)
         measure_maths(&s, true);

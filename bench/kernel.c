@@ -1,9 +1,9 @@
 /*
- * bench/kernel.c: see kernel.h.
+ * bench/kernel.c: see bench/kernel.h.
  *
- * The layer is a stage of its own, so its weights are packed as in a pipe; then its kernels are
- * called again and again on the same memory. What fits into the caches stays there, which is kinder
- * than a pipe: the rate inside real cells is the step benchmark's.
+ * The layer is a stage of its own, so its weights are packed as in a pipe. Its kernels are then
+ * called again and again on the same memory. What fits into the caches stays there, so kernels are
+ * faster than in a pipe; bench/step.c measures the rate inside real cells.
  */
 #include "bench/kernel.h"
 
@@ -13,7 +13,7 @@
 #include "codelets/program/program.h"
 
 typedef struct rig {
-    gpp__network network; /* of the one operator */
+    gpp__network network; /* has one operator */
     gpp__layer layer;
     gpp__value value[2 * GPP__MAX_TENSORS];
     gpp__stage stage;
@@ -25,7 +25,7 @@ typedef struct rig {
     void *grad_in[GPP__MAX_TENSORS], *grad_out[GPP__MAX_TENSORS];
 } rig;
 
-/* A network of a copy of the operator, between the caller's tensors. */
+/* Makes a network of a copy of the operator. All its tensors go from and to the caller. */
 static void isolate(rig *r, const gpp__layer *layer)
 {
     gpp__network *n = &r->network;
@@ -56,7 +56,7 @@ static void compile(rig *r, const gpp__layer *layer, int64_t rows)
         bench_check(layer->op->cpu.prepare(&r->kernel, &err), &err);
 }
 
-/* Numbers in [-1, 1), or indices below `limit`, spread alike. */
+/* Numbers in [-1, 1), or indices below `limit`; both evenly spread. */
 static void *numbers(const rig *r, const gpp__desc *d, int64_t limit)
 {
     int64_t count = gpp__desc_rows(d, r->kernel.batch) * gpp__desc_count(d);
@@ -156,7 +156,7 @@ bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool
     rig r = {.run = {.training = true, .seed = 1, .err = &err}};
     double flops = (double)rows * (layer->op->flops ? layer->op->flops(layer)
                                                     : (double)gpp__desc_count(&layer->out[0]));
-    omp_set_num_threads(1); /* as a cell does: the library's threads would be cores of others */
+    omp_set_num_threads(1); /* as a cell does: oneDNN's threads would take cores of other devices */
     compile(&r, layer, rows);
     furnish(&r, layer);
     connect(&r, layer, grad_input);

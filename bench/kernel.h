@@ -10,17 +10,17 @@
 typedef struct bench_kernel_times {
     double forward_ms, backward_ms; /* medians */
     double forward_flops, backward_flops;
-    double saved_bytes; /* kept from forward to backward */
+    double saved_bytes; /* what the forward keeps for the backward */
 } bench_kernel_times;
 
 /**
- * Time forward and backward of `layer` (of a model whose input is set) with `rows` rows. Any number
- * of tensors; integers among them are indices into the first parameter's rows. Not for views, which
- * have no kernels.
+ * Time forward and backward of `layer` (of a model whose input is set) with `rows` rows. It may
+ * have any number of tensors; integers among them are indices into the first parameter's rows.
+ * Views have no kernels, so they cannot be timed.
  *
  * @param grad_input  the backward also gives the gradients of the inputs, as in every layer but a
- * model's first
- * @param budget      for each of the two
+ *                    model's first
+ * @param budget      for the forward, and again for the backward
  */
 bench_kernel_times bench_kernel_time(const gpp__layer *layer, int64_t rows, bool grad_input,
                                      bench_budget budget);

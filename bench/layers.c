@@ -2,9 +2,9 @@
  * bench/layers.c: every operator alone on one core, beside what that core can do at most.
  *
  * An operator is bound by arithmetic or by memory, whichever would take longer at the machine's
- * ceilings (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009): its rate is then in
- * GFLOP/s or in GB/s. Bytes are those that must move at least: tensors, parameters and what is kept
- * for the backward, each once.
+ * ceilings (Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009). Its rate is given in
+ * GFLOP/s or in GB/s accordingly. Bytes are the least that must move: tensors, parameters and what
+ * is kept for the backward, each once.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,8 +19,8 @@
 /* --- what is measured ------------------------------------------------------------------------- */
 
 typedef struct layer_case {
-    const char *op, *text; /* of a model that has the operator; NULL: its name */
-    int inputs;            /* tensors of this shape */
+    const char *op, *text; /* text: a model that has the operator; NULL: its name alone */
+    int inputs;            /* how many tensors of shape `in` */
     gpp_shape in;
     int64_t rows;
 } layer_case;
@@ -95,7 +95,7 @@ static const gpp__layer *find_layer(const gpp_model *model, const char *op)
     exit(1);
 }
 
-/* A new operator needs a line above. */
+/* Fails when an operator of the library has no line above. */
 static void expect_all(void)
 {
     for (size_t k = 0; gpp_op_name(k); k++) {
@@ -113,11 +113,11 @@ static void expect_all(void)
 
 typedef struct work {
     double ms, flops, bytes;
-    bool views; /* nothing to do */
+    bool views; /* a view: there is nothing to do */
 } work;
 
 typedef struct figure {
-    double gflops, gbs, rate, share; /* rate: of the two, what bounds it */
+    double gflops, gbs, rate, share; /* rate: that of `gflops` and `gbs` which bounds it */
     const char *unit;
 } figure;
 
@@ -130,7 +130,7 @@ static double tensor_bytes(const gpp__desc desc[], int count, int64_t rows)
     return bytes;
 }
 
-/* Of a table of parameters, no more is read than comes out. */
+/* Bytes of parameters that are read. An embedding reads no more of its table than comes out. */
 static double param_bytes(const gpp__layer *l, double out)
 {
     bool table = l->in[0].dtype == GPP_I64;
@@ -151,7 +151,7 @@ static void measure(const layer_case *c, const gpp__layer *l, bench_budget budge
     *forward = (work){.ms = t.forward_ms, .flops = t.forward_flops};
     forward->bytes = in + out + params + t.saved_bytes;
     *backward = (work){.ms = t.backward_ms, .flops = t.backward_flops};
-    backward->bytes = in + out + 2 * params + t.saved_bytes; /* gradients are read and written */
+    backward->bytes = in + out + 2 * params + t.saved_bytes; /* 2: gradients are read and written */
     if (floats && l->param_count)
         backward->bytes += params;
     if (l->op->backward_needs & GPP_NEEDS_INPUT)

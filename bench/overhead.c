@@ -1,13 +1,14 @@
 /*
  * bench/overhead.c: what the runtime costs: microseconds per task in steps whose cells do nothing.
  *
- * Tensors of one number, operators that copy it: what remains is submission, dependencies, our
+ * Tensors are one number and operators copy it. What remains is submission, dependencies, our
  * scheduling policy and waking the devices. The cost must stay below a fixed number of microseconds
  * and must not grow with the number of cells.
  *
- * Submission and execution overlap, so the two times per task do not add up: `submit` is how long
- * the calling thread was busy submitting, `us/task` the whole call. The program is linked so that
- * it sees every submission (--wrap); where StarPU's is a macro, that column is empty.
+ * Submission and execution overlap, so the two times per task do not add up. `submit` is how long
+ * the calling thread was busy submitting; `us/task` is the whole call. The linker option --wrap
+ * lets the program see every submission. Where StarPU's submission is a macro, that column is
+ * empty.
  */
 #include <math.h>
 #include <stdio.h>
@@ -67,7 +68,7 @@ static void run_steps(gpp_pipe *pipe, const bench_batch *b, bench_budget budget,
 {
     enum { MOST_RUNS = 1000 };
     double step[MOST_RUNS], submit[MOST_RUNS], kernel[MOST_RUNS], since = bench_now();
-    int runs = -2; /* two to warm up */
+    int runs = -2; /* the first two warm up and do not count */
     while (runs < budget.least || (runs < MOST_RUNS && bench_now() - since < budget.seconds)) {
         gpp_error err = GPP_ERROR_INIT;
         int at = runs < 0 ? 0 : runs;
@@ -128,7 +129,7 @@ static double measure_row(const settings *s, const bench_report *report, const a
     return r.step_ms * us;
 }
 
-/* Cost per task of the largest step over that of the one with about a thousand cells. */
+/* Cost per task in the largest step, divided by that in the step of about a thousand cells. */
 static double growth(const settings *s, const double us[])
 {
     int base = -1, last = s->cells.count - 1;

@@ -1,8 +1,8 @@
 /*
- * bench/pipes.c: see pipes.h.
+ * bench/pipes.c: see bench/pipes.h.
  *
- * What is timed is the call as a user makes it, from outside; bounds and flops come from the times
- * the tasks themselves have noted, so nothing is added to what is measured.
+ * The call is timed from outside, as a user makes it. Bounds and flops come from the times that the
+ * library's tasks note anyway, so measuring adds nothing to the step.
  */
 #include "bench/pipes.h"
 
@@ -157,7 +157,7 @@ static void spin_init(const gpp__layer *layer, int p, uint64_t seed, float *valu
 static gpp_status spin_prepare(gpp__kernel *kernel, gpp_error *err)
 {
     (void)err;
-    kernel->saved_bytes = GPP__ALIGN; /* so that it has something to recompute */
+    kernel->saved_bytes = GPP__ALIGN; /* a cell that keeps nothing would not be recomputed */
     return GPP_OK;
 }
 

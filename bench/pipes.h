@@ -17,26 +17,26 @@ void bench_batch_free(bench_batch *batch);
 /** Medians over `runs` steps. */
 typedef struct bench_timing {
     int runs, tasks;
-    double step_ms;     /* of the call, wall clock */
+    double step_ms;     /* the call, by the wall clock */
     double graph_ms;    /* from the start of its first task to the end of its last */
     double bound_ms;    /* longest path through the schedule, with each step's own task times */
     double efficiency;  /* bound / step */
-    double gflops_core; /* of convolutions and linear layers in a core-second of F, R and B tasks */
+    double gflops_core; /* of convolutions and linear layers, per core-second of F, R and B tasks */
 } bench_timing;
 
-/** Steps of a pipe, after a few that are not counted: gpp_pipe_step when it has an optimizer, else
- * gpp_pipe_gradients. */
+/** Time steps of a pipe, after a few that are not counted. A step is gpp_pipe_step when the pipe
+ * has an optimizer, else gpp_pipe_gradients. */
 bench_timing bench_pipe_time(gpp_pipe *pipe, const bench_batch *batch, bench_budget budget);
 
-/** Sums over the pipe's devices. */
+/** Sum planned and peak bytes over the pipe's devices. */
 void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak);
 
 /**
- * A pipe of `n` partitions whose cells busy-wait so long, for mini-batches of `m` rows of one
- * number in `m` micro-batches. Its one kind of layer passes its input on, recomputes as long as its
- * forward, and has a parameter, so that gradients flow through every partition; where a backward is
- * split, each of its two tasks takes half of it. In front is a layer that takes no time, so that
- * the first partition gives a gradient, too.
+ * Make a pipe of `n` partitions whose cells busy-wait for the given times. Mini-batches have `m`
+ * rows of one number, in `m` micro-batches. All layers pass their input on. Each has a parameter,
+ * so that gradients flow through every partition. A recompute takes as long as a forward; where a
+ * backward is split, each of its two tasks takes half of its time. A layer that takes no time
+ * stands in front, so that the first partition has to give a gradient, too.
  * @param pipeline  as in gpp_pipe_options
  */
 gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,

@@ -1,10 +1,10 @@
 /*
- * bench/plan.c: the planner's choice beside all others: gpp_plan_search for real models
- * (workloads.h), then every pipe of its table that has one of the wanted numbers of chunks is made
- * and runs.
+ * bench/plan.c: the planner's choice beside all others. gpp_plan_search plans real models
+ * (bench/workloads.h); then every pipe of its table that has one of the wanted numbers of chunks is
+ * made and runs.
  *
- * Pipes take turns in several rounds, so that a machine that is slower for a while is so for all of
- * them; what counts is the median over rounds of the medians over a round's steps.
+ * Pipes take turns in several rounds: when the machine is slower for a while, it is so for all of
+ * them. The result is the median over rounds of the medians over a round's steps.
  */
 #include <math.h>
 #include <stdio.h>
@@ -108,11 +108,11 @@ static void run(race *r, runner *x, const bench_batch *batch, int round)
     gpp_pipe_free(pipe);
 }
 
-/* Each round begins with another one. */
+/* Each round begins with another pipe, so that none is always the first to run. */
 static void run_all(race *r)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_pipe *first; /* keeps the runtime going, and knows the tensors */
+    gpp_pipe *first; /* keeps the runtime up between pipes, and knows the tensors */
     gpp_pipe_options o = r->options;
     o.batch = 0;
     bench_check(gpp_pipe_new(&first, r->model, &o, &err), &err);

@@ -1,9 +1,9 @@
 /*
- * bench/schedules.c: the orders in which devices can run the tasks of a step, side by side: cells
- * that busy-wait, of equal length on all partitions, and a chain of equal linear layers.
+ * bench/schedules.c: the schedules in which devices can run the tasks of a step, side by side.
+ * Cells busy-wait, equally long on all partitions; then a chain of equal linear layers.
  *
- * Each step's bound is the longest path through its order with that step's own task times. Orders
- * take turns, so that what disturbs the machine disturbs all of them.
+ * Each step's bound is the longest path through its schedule with that step's own task times.
+ * Schedules take turns, so that what disturbs the machine disturbs all of them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static const bench_column columns[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-/* One order with its pipe and what each round has measured. */
+/* A schedule with its pipe, and what each round has measured. */
 typedef struct contestant {
     const char *schedule;
     int n;
@@ -67,7 +67,7 @@ static gpp_pipe *mlp_pipe(const char *schedule, int n, int m, gpp_checkpoint che
 
 static void enter(const settings *s, int model, int m, gpp_checkpoint checkpoint, contestant *c)
 {
-    /* Interleaving needs several partitions on each device. */
+    /* Interleaving needs several partitions on each device; the cells are then shorter. */
     c->n = strcmp(c->schedule, "interleaved") == 0 ? 4 : 2;
     double part = 2.0 / c->n;
     c->pipe = model == SPIN ? bench_spin_pipe(c->n, m, checkpoint, c->schedule, part * s->forward,

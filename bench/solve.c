@@ -1,10 +1,10 @@
 /*
- * bench/solve.c: how long the solvers take to cut a chain of layers, 1,000 on 64 devices unless
- * told otherwise.
+ * bench/solve.c: how long the solvers take to cut a chain of layers: 1,000 layers on 64 devices
+ * unless options say otherwise.
  *
- * Every line adds something to what is cut. The search of the exact solver stops early where a
- * partition gets too slow or too large; with one heavy layer in front it hardly can, and where
- * nothing fits it runs twice.
+ * Every line adds something to the problem. The exact solver stops a search early where a partition
+ * gets too slow or too large. With one heavy layer in front it hardly can, and where no cut fits it
+ * runs twice.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,14 +17,14 @@ enum { SPREAD = 40 }; /* most layers that a skip passes */
 
 typedef struct chain {
     gpp_cut_costs costs;
-    double *time; /* [partitions][layers], the first row for all unless they differ */
+    double *time; /* [partitions][layers]; only the first row if all devices are alike */
     gpp_device_cost *device;
     size_t *boundary, *layer, *tape;
     gpp_skip_cost *skip;
     int *tapes;
 } chain;
 
-/* The golden ratio's multiples: evenly spread in [0, 1). */
+/* Multiples of the golden ratio, modulo 1: evenly spread in [0, 1). */
 static double spread(double k)
 {
     return fmod((k + 1) * 0.6180339887498949, 1);
@@ -85,7 +85,8 @@ static void add_devices(chain *c)
     }
 }
 
-/* @param room  of all devices, where the layers' bytes and one tape of each are 1 */
+/* Limits the devices' bytes. @param room  of all devices together; 1: exactly the bytes of all
+ * layers with one tape of each */
 static void add_limits(chain *c, double room)
 {
     int layers = c->costs.layers, partitions = c->costs.partitions;
@@ -155,7 +156,7 @@ static const bench_column columns[] = {
 
 enum { MOST_RUNS = 1000 };
 
-/* A line. `fails` when no cut is expected. */
+/* Measures and prints a line. `fails`: no cut fits. */
 static void measure(const bench_report *report, bench_budget budget, const char *name,
                     const char *what, const chain *c, solver solve, bool fails)
 {

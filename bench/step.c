@@ -1,10 +1,10 @@
 /*
- * bench/step.c: training steps of real models (workloads.h), as everybody else's pipelines are
- * measured, and the rates at which their kernels work.
+ * bench/step.c: training steps of real models (bench/workloads.h), measured as other libraries'
+ * pipelines are, and the rates at which their kernels work.
  *
- * A step is the whole call: forward, loss, backward, momentum SGD; waiting included. Its bound is
- * the longest path through the schedule with that step's own task times. One partition is measured
- * twice: on one core, and with all the cores this process may use as one device.
+ * A step is the whole call: forward, loss, backward, momentum SGD and all waiting. Its bound is the
+ * longest path through the schedule with that step's own task times. One partition is measured
+ * twice: on one core, and on one device with all cores that this process may use.
  */
 #include <stdio.h>
 
@@ -53,7 +53,7 @@ typedef struct arrangement {
     const bench_workload *workload;
     const gpp_model *model;
     int n, m, batch;
-    const char *device; /* of one partition; NULL: the library's choice */
+    const char *device; /* for a single partition; NULL: the library chooses */
     gpp_checkpoint checkpoint;
 } arrangement;
 
@@ -102,7 +102,7 @@ static void measure_step(const bench_report *report, const arrangement *a, bench
     gpp_pipe_free(pipe);
 }
 
-/* The first core of the library's own choice; empty when it has chosen a single one anyway. */
+/* Names the first core of the device that the library chooses. Empty: that device has one core. */
 static void name_one_core(arrangement a, char *name, size_t size)
 {
     a.n = a.m = a.batch = 1;
@@ -168,7 +168,7 @@ static bool seen_before(const gpp_model *model, int layer)
 {
     const gpp__layer *l = &model->network.node[layer];
     bool seen = false;
-    for (int k = 1; k < layer; k++) /* not the first, whose backward does less */
+    for (int k = 1; k < layer; k++) /* not the first layer, whose backward does less */
         seen |= model->network.node[k].op == l->op &&
                 gpp__desc_equal(&model->network.node[k].in[0], &l->in[0]) &&
                 gpp__desc_equal(&model->network.node[k].out[0], &l->out[0]);

@@ -1,4 +1,4 @@
-/* bench/workloads.c: see workloads.h. */
+/* bench/workloads.c: see bench/workloads.h. */
 #include "bench/workloads.h"
 
 #define UNET_DOWN(out, name)                                                                       \

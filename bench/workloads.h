@@ -12,9 +12,9 @@ typedef struct bench_workload {
     const char *name, *text;
     int rank;
     int64_t dim[3];
-    int halves[2]; /* layers of the two partitions where there are two; 0: the library cuts */
+    int halves[2]; /* layers of each half, for two partitions; 0: the library cuts */
     const char *loss;
-    int batch; /* rows of the mini-batch by default */
+    int batch; /* default rows of a mini-batch */
 } bench_workload;
 
 extern const bench_workload bench_workloads[];

@@ -6,8 +6,8 @@
  *     g = 1 / (1 + exp(-scale·w·a))     w: F learned weights; g is saved for the backward
  *     out 0 = g·b                       out 1 = a + b
  *
- * and it stashes a under the name "input" for a layer further on, here a `pop` in another
- * partition. The task is that of readme.c: which points have x·y > 0.
+ * It also stashes a under the name "input" for a later layer, here a `pop` in another partition.
+ * The task is that of examples/readme.c: which points have x·y > 0.
  */
 #include <gridpipe.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { SCALE }; /* the operator's keys, in the order of the table below */
 
-/* Shapes: two tensors alike come in. Checked once, when the model's input is set. */
+/* Shapes: two equal tensors come in. This runs once, when the model's input is set. */
 static gpp_status gate_infer(gpp_signature *s)
 {
     const gpp_shape *a = &s->in[0], *b = &s->in[1];
@@ -70,8 +70,9 @@ static gpp_status gate_forward(gpp_call *call)
     return GPP_OK;
 }
 
-/* A gradient's data is NULL where it is zero (outputs) or not wanted (inputs, parameters). Those of
- * inputs are zero when the function is called, those of parameters are to be added to. */
+/* The data of a gradient is NULL where the gradient is zero (outputs) or not wanted (inputs,
+ * parameters). Gradients of inputs are zero when the function is called. Gradients of parameters
+ * have to be added to what is there: other micro-batches may have come before. */
 static gpp_status gate_backward(gpp_call *call)
 {
     const float *a = call->in[0].data, *b = call->in[1].data, *w = call->param[0].data;
@@ -83,7 +84,7 @@ static gpp_status gate_backward(gpp_call *call)
     int64_t features = call->in[0].dim[1];
     for (int64_t k = 0; k < elements(&call->in[0]); k++) {
         float d0 = grad_gated ? grad_gated[k] : 0, d1 = grad_sum ? grad_sum[k] : 0;
-        float inner = d0 * b[k] * g[k] * (1 - g[k]) * scale; /* of w·a */
+        float inner = d0 * b[k] * g[k] * (1 - g[k]) * scale; /* gradient of w·a */
         if (grad_a)
             grad_a[k] = inner * w[k % features] + d1 + (grad_stash ? grad_stash[k] : 0);
         if (grad_b)
@@ -95,7 +96,7 @@ static gpp_status gate_backward(gpp_call *call)
 }
 
 static const gpp_operator_key gate_keys[] = {
-    [SCALE] = {"scale", 1, false, 1, 0.01, 100}, /* one number, 1 when it is not given */
+    [SCALE] = {"scale", 1, false, 1, 0.01, 100}, /* one number from 0.01 to 100; default 1 */
     {NULL, 0, false, 0, 0, 0},
 };
 static const char *const gate_stashes[] = {"input", NULL};
@@ -114,7 +115,7 @@ static gpp_operator gate(void)
     return op;
 }
 
-/* Three partitions; the skip goes from the first to the last, past the one between. */
+/* Three partitions. The skip goes from the first to the last, and the second never sees it. */
 static gpp_status make_pipe(gpp_pipe **pipe, gpp_error *err)
 {
     static const char text[] = "linear out=32 @embed\n"

@@ -1,8 +1,8 @@
 /*
  * examples/fashion_mnist.c: a convolutional network learns to tell clothes apart, in a pipeline.
  *
- * The model is cut into partitions, each mini-batch into micro-batches; while one partition works
- * on a micro-batch the other works on the next. What comes out does not depend on the cut.
+ * The model is cut into partitions and each mini-batch into micro-batches. While one partition
+ * works on a micro-batch, the other works on the next. Results do not depend on the cut.
  *
  * Data: Xiao, Rasul, Vollgraf, "Fashion-MNIST", arXiv 1708.07747 (Debian: dataset-fashion-mnist).
  */
@@ -56,7 +56,7 @@ static void *allocate(size_t count, size_t size)
 /* --- data ------------------------------------------------------------------------------------- */
 
 enum { IMAGES, LABELS, TENSORS };
-enum { IN_FLIGHT = 2 }; /* a step runs while the next one's mini-batch is fetched and submitted */
+enum { IN_FLIGHT = 2 }; /* one step runs while the next mini-batch is fetched and submitted */
 
 typedef struct dataset {
     gpp_array array[TENSORS];
@@ -90,7 +90,7 @@ static bool is_fashion_mnist(const gpp_tensor *images, const gpp_tensor *labels)
     return true;
 }
 
-/* The first images, all unless `limit` is lower. */
+/* Loads the first `limit` images, or all if there are fewer. */
 static void load(dataset *d, const char *directory, const char *images, const char *labels,
                  long limit)
 {
@@ -110,7 +110,8 @@ static void load(dataset *d, const char *directory, const char *images, const ch
         d->count = limit;
 }
 
-/* There copies want page-locked memory, which may start CUDA: nobody else is to ask for it. */
+/* Copies to a GPU want page-locked memory. Allocating that may start CUDA, so ask for it only where
+ * the pipe uses a GPU. */
 static bool is_on_gpu(const gpp_pipe *pipe)
 {
     gpp_pipe_info info;
@@ -138,7 +139,7 @@ static void serve(dataset *d, const options *o, const gpp_pipe *pipe, bool shuff
     check(gpp_loader_new(&d->loader, tensor, TENSORS, &how, &err), &err);
 }
 
-/* False at the end of an epoch. */
+/* Takes the next mini-batch. False: the epoch has ended. */
 static bool next(dataset *d, gpp_tensor batch[TENSORS])
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -167,11 +168,11 @@ typedef struct training {
     double *step_ms;   /* [steps] */
     double efficiency; /* sum over steps */
     double epoch_s;    /* sum over epochs */
-    int64_t first;     /* waits for data of the first step */
-    double first_ms;
+    int64_t first;     /* how often the first step waited for data, */
+    double first_ms;   /* and for how long in all */
 } training;
 
-/* The learning rate rises during the first tenth of the steps and then falls, straight, to 0. */
+/* The learning rate rises during the first tenth of the steps, then falls to 0. Both are linear. */
 static double rate(const training *t)
 {
     double done = ((double)t->submitted + 0.5) / (double)t->steps, rising = 0.1;
@@ -186,7 +187,7 @@ static void submit_step(training *t, const gpp_tensor batch[TENSORS])
     t->submitted++;
 }
 
-/* The oldest that was submitted. */
+/* Waits for the oldest submitted step. */
 static double wait_for_step(training *t)
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -308,8 +309,8 @@ static void print_summary(training *t, const dataset *d, double right)
 
 static gpp_pipe *build(const options *o)
 {
-    /* Two partitions part behind the second convolution, the costliest layer: what it makes is the
-     * boundary, which is kept, so it is never recomputed. */
+    /* Two partitions are cut behind the second convolution, the costliest layer. Its output is the
+     * boundary. A boundary is kept, so that convolution is never recomputed. */
     static const int behind_second_conv[] = {4, 7};
     static const int64_t image[] = {1, SIDE, SIDE};
     gpp_error err = GPP_ERROR_INIT;

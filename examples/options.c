@@ -1,6 +1,6 @@
 /*
- * examples/options.c: see options.h. Every value is checked to its last character; a wrong one is
- * answered with what is allowed.
+ * examples/options.c: see examples/options.h. Every value is checked to its last character. A
+ * message about a wrong one says what is allowed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -159,7 +159,7 @@ static void read_one(options *o, int which, const char *text, int *balanced)
     case HELP:
         fputs(help, stdout);
         exit(0);
-    default: /* getopt has said what is wrong */
+    default: /* getopt has printed what is wrong */
         fputs("fashion_mnist: --help lists the options\n", stderr);
         exit(2);
     }

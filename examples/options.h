@@ -20,7 +20,8 @@ typedef struct options {
     const char *data;
 } options;
 
-/** Exits with status 0 after --help, with status 2 after a message when something is wrong. */
+/** Read the command line. Exits with status 0 after --help, and with status 2 after a message about
+ * a wrong option. */
 void options_read(options *o, int argc, char *argv[]);
 
 #endif

@@ -1,4 +1,4 @@
-/* examples/progress.c: see progress.h. */
+/* examples/progress.c: see examples/progress.h. */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>

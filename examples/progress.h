@@ -1,5 +1,6 @@
 /*
- * examples/progress.h: how far an epoch is: a bar that moves on a terminal, plain lines elsewhere.
+ * examples/progress.h: how far an epoch is. A terminal shows a bar that moves; elsewhere there are
+ * plain lines.
  */
 #ifndef EXAMPLES_PROGRESS_H
 #define EXAMPLES_PROGRESS_H
@@ -13,7 +14,7 @@ typedef struct progress {
     double start;    /* seconds() */
     double shown_at; /* when the bar was last drawn */
     int lines;       /* plain lines written */
-    long steps;      /* shown so far */
+    long steps;      /* how many have been shown */
     double loss;     /* smoothed over some twenty steps */
 } progress;
 
@@ -23,7 +24,7 @@ double seconds(void);
 void progress_begin(progress *p, int epoch, int epochs, long total);
 /** @param done  images trained on so far   @param loss  of the last mini-batch */
 void progress_show(progress *p, long done, double loss);
-/** Ends the bar; returns the seconds since progress_begin. */
+/** End the bar. Returns the seconds since progress_begin. */
 double progress_end(progress *p);
 
 #endif
