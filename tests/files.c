@@ -1,4 +1,4 @@
-/* tests/files.c: see files.h. */
+/* tests/files.c: see tests/files.h. */
 #include "tests/files.h"
 
 #include <criterion/criterion.h>

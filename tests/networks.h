@@ -7,12 +7,12 @@
 
 #include "graph/model/model.h"
 
-/* Calls that must succeed; a failure ends the test. */
+/* These calls must succeed; a failure ends the test. */
 gpp_model *test_model_empty(void);
 gpp_model *test_model_text(const char *text);
 void test_add(gpp_model *model, const char *op);
 void test_from(gpp_model *model, int op, int tensor);
-/** The first `rank` of 4 channels, 6 by 6. */
+/** Set the input to the first `rank` dimensions of (4, 6, 6). */
 gpp_status test_set_input(gpp_model *model, int rank, gpp_error *err);
 
 /** A model text that is refused. @param message  part of the record's text */
@@ -21,15 +21,16 @@ typedef struct test_refusal {
     gpp_status status;
     const char *message;
 } test_refusal;
-/** Each is refused with its place, and leaves the model, which has no open layer, as it was. */
+/** Expect each text to be refused with its place, and the model to stay as it was. It must have no
+ * open layer. */
 void test_expect_refusals(gpp_model *model, const test_refusal cases[], size_t count);
 
-/** The network in short, an operator after the other: "layer:op<values in>values out". Returns
+/** Write the network, one operator after the other, as "layer:op<values in>values out". Returns
  * `out`. */
 const char *test_sketch(const gpp_model *model, char *out, size_t size);
 
-/** Every value has one producer and at most one consumer, operators and values agree about it, and
- * operators lie in their layers. @param why  for messages */
+/** Check that every value has one producer and at most one consumer, that operators and values
+ * agree about both, and that operators lie in their layers. @param why  for messages */
 void test_check_network(const gpp_model *model, const char *why);
 
 #endif

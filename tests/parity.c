@@ -1,4 +1,4 @@
-/* tests/parity.c: see parity.h. */
+/* tests/parity.c: see tests/parity.h. */
 #include "tests/parity.h"
 
 #include <criterion/criterion.h>

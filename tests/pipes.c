@@ -1,4 +1,4 @@
-/* tests/pipes.c: see pipes.h. */
+/* tests/pipes.c: see tests/pipes.h. */
 #include "tests/pipes.h"
 
 #include <criterion/criterion.h>
@@ -53,7 +53,7 @@ gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options)
     return pipe;
 }
 
-/* Whether there is room for what both kinds of passes keep. */
+/* Whether the limit has room for what both kinds of passes keep. */
 static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t rows)
 {
     gpp_pipe *draft;
@@ -242,7 +242,7 @@ static gpp_status faulty_forward(const gpp__kernel *k, const gpp__run *run, cons
 static gpp_status faulty_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
 {
     if (fails(k, run, TEST_FAIL_BACKWARD))
-        return GPP_EKERNEL; /* without a word: the library has to find some */
+        return GPP_EKERNEL; /* without a message: the library has to make one */
     if (io->grad_in[0])
         memcpy(io->grad_in[0], io->grad_out[0], bytes_of(k));
     return GPP_OK;
@@ -251,7 +251,7 @@ static gpp_status faulty_backward(const gpp__kernel *k, const gpp__run *run, con
 static gpp_status faulty_prepare(gpp__kernel *k, gpp_error *err)
 {
     (void)err;
-    k->saved_bytes = 16; /* so that it is recomputed */
+    k->saved_bytes = 16; /* a cell that keeps nothing would not be recomputed */
     return GPP_OK;
 }
 

@@ -23,18 +23,18 @@ extern const test_model
 
 gpp_model *test_model_new(const test_model *m);
 
-/** Options: batch, chunks, mode, partitions set by the caller; loss from the model. Ends the test
- * on failure. */
+/** A pipe with the model's loss. The caller has set batch, chunks, mode and partitions. Ends the
+ * test on failure. */
 gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options);
 
 /**
- * Let a pipe keep what few bytes have room for: GPP_CHECKPOINT_BUDGET with an activation_limit that
- * is at least `from` and about as small as mini-batches of `rows` rows allow, in steps and in
- * passes that also want the gradient of the input.
+ * Set options for a pipe that keeps little: GPP_CHECKPOINT_BUDGET with an activation_limit of at
+ * least `from`, and about as small as mini-batches of `rows` rows allow. It suffices for steps and
+ * for passes that also want the gradient of the input.
  */
 void test_tighten(const gpp_model *model, gpp_pipe_options *options, int64_t rows, size_t from);
 
-/** A mini-batch of `rows` rows for the model's pipe: x, target, y with memory of their own. */
+/** A mini-batch of `rows` rows for the model's pipe. Its tensors have memory of their own. */
 typedef struct test_batch {
     gpp_tensor x, target, y, grad_y, grad_x;
 } test_batch;
@@ -42,7 +42,7 @@ test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed);
 void test_batch_free(test_batch *b);
 int64_t test_tensor_count(const gpp_tensor *t);
 
-/** Everything a training leaves behind: floats in a fixed order. Release with test_trace_free. */
+/** Everything that a training produces: floats in a fixed order. Release with test_trace_free. */
 typedef struct test_trace {
     float *value;
     size_t count, room;
@@ -51,16 +51,16 @@ void test_trace_add(test_trace *t, const float *value, size_t count);
 void test_trace_params(test_trace *t, gpp_pipe *pipe);
 void test_trace_grads(test_trace *t, gpp_pipe *pipe);
 void test_trace_free(test_trace *t);
-/** Index of the first difference in bits; -1: none. */
+/** Index of the first float whose bits differ; -1: none. */
 long test_trace_differs(const test_trace *a, const test_trace *b);
 
 /**
- * `steps` steps on batches of the given rows; after each: loss, outputs, gradients, parameters.
- * Ends the test on failure.
+ * Run `steps` steps on mini-batches of the given rows. After each step the trace gets the loss,
+ * outputs, gradients and parameters. Ends the test on failure.
  */
 void test_train(gpp_pipe *pipe, int steps, const int64_t rows[], test_trace *trace);
 
-/** An operator that passes its input on and fails where it is told to. */
+/** Where an operator that passes its input on is to fail. */
 typedef enum test_fault {
     TEST_NO_FAULT,
     TEST_FAIL_FORWARD,

@@ -120,7 +120,7 @@ static void draw_step(plan_rig *r, plan_rig_kind kind, int devices)
     r->spec.backup = plan_rig_coin();
 }
 
-/* Itself, or one before it on its device that is its own. */
+/* The home of partition j: itself, or an earlier partition on its device that is its own home. */
 static int draw_home(const plan_rig *r, int j)
 {
     for (int k = 0; k < j; k++)

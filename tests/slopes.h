@@ -10,33 +10,33 @@
 /** Room for `count` floats, NaN until they are written. Release with free. */
 float *test_floats(int64_t count);
 
-/** test_rig_new as layer 0; a failure ends the test. Kernels' messages are dropped. */
+/** test_rig_new, as layer 0. A failure ends the test. Messages of kernels are dropped. */
 test_rig *test_rig_on(const char *spec, const gpp__desc *in, int64_t rows, int threads);
-/** The same for floats. @param dim [rank] */
+/** The same, for a tensor of floats. @param dim  [rank] */
 test_rig *test_rig_of(const char *spec, int rank, const int64_t dim[], int64_t rows, int threads);
 
-/** An operator, and how many reference vectors there are of it. */
+/** An operator, and the number of reference vectors for it. */
 typedef struct test_known {
     char op[20];
     int files;
 } test_known;
-/** All of them are met within 1e-5 of the largest value; without the folder the test is skipped,
- * and `what` counted. */
+/** Expect all reference vectors to be met within 1e-5 of the largest value. Without their folder
+ * the test is skipped; a line on stderr says how many vectors, and of `what`. */
 void test_expect_vectors(const char *what, const test_known known[], size_t count);
 
-/** A function of tensors and parameters, and how close slopes come to its gradients. */
+/** A function of tensors and parameters, and how close its slopes must come to its gradients. */
 typedef struct test_slopes {
     const char *spec, *why;          /* for messages */
-    double (*value)(void *argument); /* of what stands in the tensors now */
+    double (*value)(void *argument); /* the function at what the tensors hold now */
     void *argument;
     float step;
     double tolerance, least; /* |slope - gradient| <= tolerance · (|gradient| + least) */
 } test_slopes;
 
 /**
- * Half the difference of the function at at + step·u and at - step·u is step · Σ gradient·u, for
- * random signs u. What is in `at` is as before afterwards.
- * @param grad [count] what the backward says
+ * For random signs u, expect half the difference between the function at (at + step·u) and at
+ * (at - step·u) to be step · Σ gradient·u. `at` is restored afterwards.
+ * @param grad  [count] the gradient by the backward
  */
 void test_expect_slope(const test_slopes *s, float *at, int64_t count, const float *grad,
                        const char *name);

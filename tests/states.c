@@ -1,4 +1,4 @@
-/* tests/states.c: see states.h. */
+/* tests/states.c: see tests/states.h. */
 #include "tests/states.h"
 
 #include <criterion/criterion.h>

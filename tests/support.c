@@ -1,10 +1,11 @@
 /*
- * tests/support.c: memory, numbers, comparisons and the rig of support.h.
+ * tests/support.c: memory, numbers, comparisons and the rig of tests/support.h.
  *
- * The rig gives a kernel what a program would and not more: inputs and outputs in the backward only
- * when the operator says it needs them, and memory of exactly the size it asked for, filled with
- * NaN before every call that has to write it. As a program, it runs no kernel where outputs are
- * views: gradients of views of one tensor add up.
+ * The rig gives a kernel what a program would give it, and no more. A backward gets inputs and
+ * outputs only if the operator says that it needs them. Memory has exactly the size that the
+ * operator asked for, and is filled with NaN before every call that has to write it. Like a
+ * program, the rig runs no kernel where outputs are views; gradients of several views of one tensor
+ * add up.
  */
 #include "tests/support.h"
 
@@ -40,8 +41,8 @@ void *test_room(size_t bytes)
     return memset(room, 0xff, bytes);
 }
 
-/* Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014: a generator
- * that owes nothing to the library's. */
+/* Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. The library's
+ * own generator is under test, so tests do not use it. */
 static uint64_t mix(uint64_t seed, uint64_t k)
 {
     uint64_t z = seed * 0xD1342543DE82EF95u + (k + 1) * 0x9E3779B97F4A7C15u;
@@ -303,7 +304,7 @@ void test_rig_init(test_rig *rig, uint64_t seed)
 
 /* --- the rig: running ------------------------------------------------------------------------- */
 
-/* The operator's outputs are its inputs: a program would run no kernel. */
+/* Whether the operator's outputs are views of its inputs. A program runs no kernel for it. */
 static bool passes(const test_rig *rig)
 {
     const gpp_op *op = rig->layer.op;
@@ -317,13 +318,13 @@ static void spoil(void *memory, size_t bytes)
         memset(memory, 0xff, bytes);
 }
 
-/* The input that output `t` of a view is. */
+/* The input of which output `t` is a view. */
 static int source(const test_rig *rig, int t)
 {
     return t < rig->layer.in_count ? t : rig->layer.in_count - 1;
 }
 
-/* Between the user's layout and that of the kernels. */
+/* Copies a tensor from the user's layout to that of the kernels (`inwards`), or back. */
 static void convert(const test_rig *rig, const gpp__desc *desc, const void *from, void *to,
                     bool inwards)
 {
@@ -389,7 +390,7 @@ gpp_status test_rig_forward_tuple(test_rig *rig, const void *const in[], void *c
     return status;
 }
 
-/* Gradients of a view: those of the outputs, added up. */
+/* The gradient of a view's input is the sum of its outputs' gradients. */
 static void add_gradients(test_rig *rig, const float *const grad_out[])
 {
     const gpp__layer *layer = &rig->layer;

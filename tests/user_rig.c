@@ -1,4 +1,4 @@
-/* tests/user_rig.c: see user_rig.h. */
+/* tests/user_rig.c: see tests/user_rig.h. */
 #include "tests/user_rig.h"
 
 #include <criterion/criterion.h>

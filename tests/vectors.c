@@ -1,7 +1,7 @@
 /*
- * tests/vectors.c: reading safetensors: eight bytes of little-endian header length, a JSON object
- * {name: {dtype, shape, data_offsets}, "__metadata__": {...}}, raw row-major data. And running what
- * a file describes.
+ * tests/vectors.c: reading safetensors files, and running what they describe. A file is eight bytes
+ * of little-endian header length, a JSON object {name: {dtype, shape, data_offsets},
+ * "__metadata__": {...}}, and raw row-major data.
  */
 #include "tests/vectors.h"
 
@@ -74,7 +74,8 @@ static char *slurp(const char *file, size_t *size)
     return bytes;
 }
 
-/* One entry of the header, its data copied to memory of its own: offsets need not be aligned. */
+/* Reads an entry of the header. Its data is copied to memory of its own, because offsets need not
+ * be aligned. */
 static bool read_array(test_array *a, const char *name, json_t *entry, const char *data,
                        size_t size)
 {
@@ -186,7 +187,7 @@ static void insist(const run *r, bool fine, const char *what)
     abort();
 }
 
-/* "x0"; where there is one alone "x". NULL when there is none. */
+/* The array "x0", "x1", ...; where there is only one it is called "x". NULL: there is none. */
 static const test_array *find_numbered(const test_vector *v, const char *name, int t)
 {
     char full[64];

@@ -2,8 +2,8 @@
  * tests/vectors.h: the reference vectors, files of arrays in the safetensors format whose header
  * says which operator, loss or optimizer made them.
  *
- * They lie in $GRIDPIPE_VECTORS, else in shared/vectors beside the source tree. Where they are
- * missing, tests skip them and say so.
+ * They lie in $GRIDPIPE_VECTORS, else in shared/vectors beside the source tree. Where that is
+ * missing, tests are skipped and say so.
  */
 #ifndef GPP_TESTS_VECTORS_H
 #define GPP_TESTS_VECTORS_H
@@ -26,30 +26,30 @@ typedef struct test_vector {
     test_array *array; /* [count] */
 } test_vector;
 
-/** The files, by name. @param names out: [return value], free with test_vectors_free  @return -1
- * when there is no such folder */
+/** List the files by name. @param names  out: [return value], free with test_vectors_free
+ * @return -1: there is no such folder */
 int test_vectors_list(char ***names);
 void test_vectors_free(char **names, int count);
 
-/** Reads a file of the folder; NULL when it is no such file, with `why` filled. Release with
+/** Read a file of the folder. NULL: it is no file of vectors, and `why` is filled. Release with
  * test_vector_close. */
 test_vector *test_vector_open(const char *file, char why[128]);
 void test_vector_close(test_vector *v);
 
-/** A word of the header's metadata, "" when it has none of this name. */
+/** A word of the header's metadata, or "". */
 const char *test_vector_word(const test_vector *v, const char *key);
-/** NULL when there is none of this name. */
+/** The array of this name, or NULL. */
 const test_array *test_vector_find(const test_vector *v, const char *name);
 
-/** Told how far an array that was computed is off its reference value: test_distance; of integers 0
- * when all are equal, else infinity. */
+/** Is told how far a computed array is off its reference values: test_distance; for integers 0 when
+ * all are equal, else infinity. */
 typedef void (*test_vector_check)(const char *file, const char *array, double off);
 
 /**
- * Runs a layer case on a rig: inputs x, or x0, x1, ...; outputs y, or y0, y1, ...; parameters and
- * buffers param.layer.*; gradients grad.*; after.layer.* once the forward is committed. Every array
- * of the file is either given to the operator or compared: what is left over, or missing, or has
- * another shape, ends the test program.
+ * Run a layer case on a rig. Its arrays are the inputs x, or x0, x1, ...; the outputs y, or y0, y1,
+ * ...; parameters and buffers param.layer.*; gradients grad.*; and after.layer.*, once the forward
+ * is committed. Every array of the file is either given to the operator or compared. One that is
+ * left over, is missing or has another shape ends the test program.
  */
 void test_vector_run(const test_vector *v, int threads, test_vector_check check);
 
