@@ -46,7 +46,7 @@ static double formula_ms(const arrangement *a, const gpp_pipe *pipe)
     int recomputed = a->checkpoint == GPP_CHECKPOINT_ALWAYS  ? a->m
                      : a->checkpoint == GPP_CHECKPOINT_NEVER ? 0
                                                              : a->m - 1;
-    if (pipe->devices != a->n)
+    if (pipe->recipe->devices != a->n)
         return NAN;
     return (a->m + a->n - 1) * (a->forward_ms + a->backward_ms) + recomputed * a->forward_ms;
 }

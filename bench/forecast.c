@@ -105,7 +105,7 @@ static gpp_forecast *forecast_of(const arrangement *a)
 static size_t half_of_all(const arrangement *a)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_pipe *draft;
+    gpp__recipe *recipe;
     gpp__plan *plan;
     gpp__batch rows = {{a->options.batch}};
     gpp_pipe_options o = a->options;
@@ -113,9 +113,12 @@ static size_t half_of_all(const arrangement *a)
     o.checkpoint = GPP_CHECKPOINT_NEVER;
     o.activation_limit = 0;
     o.profile = NULL;
-    bench_check(gpp__pipe_draft(&draft, a->model, &o, &err), &err);
-    bench_check(gpp__task_graph_plan(draft, gpp__pipe_training(draft), &rows, &plan, &err), &err);
-    for (int j = 0; j < draft->partitions; j++) {
+    bench_check(gpp__recipe_new(&recipe, a->model, &o, NULL, NULL, &err), &err);
+    gpp__program_cache programs = {.recipe = recipe};
+    bench_check(
+        gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, &err),
+        &err);
+    for (int j = 0; j < recipe->partitions; j++) {
         size_t bytes = 0;
         for (size_t k = 0; k < plan->buffers; k++)
             bytes += plan->buffer[k].cls == GPP__TAPE && plan->buffer[k].j == j
@@ -124,7 +127,7 @@ static size_t half_of_all(const arrangement *a)
         most = bytes > most ? bytes : most;
     }
     gpp__plan_free(plan);
-    gpp_pipe_free(draft);
+    gpp__recipe_free(recipe);
     return most / 2;
 }
 
@@ -135,13 +138,15 @@ static size_t enough(arrangement a, size_t limit)
     gpp__batch rows = {{a.options.batch}};
     gpp_status status = GPP_ENOMEM;
     for (; status == GPP_ENOMEM; limit += status == GPP_ENOMEM ? limit / 8 : 0) {
-        gpp_pipe *draft;
+        gpp__recipe *recipe;
         gpp__plan *plan;
         a.options.activation_limit = limit;
-        bench_check(gpp__pipe_draft(&draft, a.model, &a.options, &err), &err);
-        status = gpp__task_graph_plan(draft, gpp__pipe_training(draft), &rows, &plan, NULL);
+        bench_check(gpp__recipe_new(&recipe, a.model, &a.options, NULL, NULL, &err), &err);
+        gpp__program_cache programs = {.recipe = recipe};
+        status =
+            gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, NULL);
         gpp__plan_free(plan);
-        gpp_pipe_free(draft);
+        gpp__recipe_free(recipe);
     }
     return limit;
 }

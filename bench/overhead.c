@@ -59,8 +59,8 @@ typedef struct result {
 static double kernel_ms(const gpp_pipe *pipe)
 {
     double seconds = 0;
-    for (size_t k = 0; k < pipe->flight[0].exec->plan->tasks; k++)
-        seconds += pipe->flight[0].exec->cell[k].end - pipe->flight[0].exec->cell[k].start;
+    for (size_t k = 0; k < pipe->flight[0].graph->step.plan->tasks; k++)
+        seconds += pipe->flight[0].graph->cell[k].end - pipe->flight[0].graph->cell[k].start;
     return 1e3 * seconds;
 }
 
@@ -81,7 +81,7 @@ static void run_steps(gpp_pipe *pipe, const bench_batch *b, bench_budget budget,
         if (++runs == 0)
             since = bench_now();
     }
-    r->tasks = (int)pipe->flight[0].exec->plan->tasks;
+    r->tasks = (int)pipe->flight[0].graph->step.plan->tasks;
     r->step_ms = bench_median(step, (size_t)runs);
     r->submit_ms = bench_median(submit, (size_t)runs);
     r->kernel_ms = bench_median(kernel, (size_t)runs);

@@ -22,15 +22,15 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 
 bench_batch bench_batch_new(const gpp_pipe *pipe, int64_t rows)
 {
-    const gpp__desc *x = &pipe->network->value[pipe->network->input[0]].desc,
-                    *target = &pipe->target_desc;
+    const gpp__desc *x = &pipe->recipe->network->value[pipe->recipe->network->input[0]].desc,
+                    *target = &pipe->recipe->target_desc;
     bench_batch b = {tensor_of(x, rows), tensor_of(target, rows)};
     bench_fill(b.x.data, rows * gpp__desc_count(x));
     int64_t count = rows * gpp__desc_count(target);
     if (target->dtype == GPP_F32)
         bench_fill(b.target.data, count);
     for (int64_t k = 0; target->dtype == GPP_I64 && k < count; k++)
-        ((int64_t *)b.target.data)[k] = k * 7 % pipe->y_desc.dim[0];
+        ((int64_t *)b.target.data)[k] = k * 7 % pipe->recipe->y_desc.dim[0];
     return b;
 }
 
@@ -60,14 +60,15 @@ static double flops_of(const gpp__task *t, const gpp__cell *c)
 
 static double gflops_core(const gpp_pipe *pipe)
 {
-    const gpp__task_graph *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].graph;
     double flops = 0, core_seconds = 0;
-    for (size_t k = 0; k < e->plan->tasks; k++) {
-        const gpp__task *t = &e->plan->task[k];
+    for (size_t k = 0; k < e->step.plan->tasks; k++) {
+        const gpp__task *t = &e->step.plan->task[k];
         if (t->kind != GPP__FORWARD && t->kind != GPP__RECOMPUTE && t->kind != GPP__BACKWARD)
             continue;
         flops += flops_of(t, &e->cell[k]);
-        core_seconds += (e->cell[k].end - e->cell[k].start) * pipe->device_threads[t->device];
+        core_seconds +=
+            (e->cell[k].end - e->cell[k].start) * pipe->recipe->device_threads[t->device];
     }
     return core_seconds > 0 ? 1e-9 * flops / core_seconds : NAN;
 }
@@ -76,7 +77,7 @@ static double run_once(gpp_pipe *pipe, const bench_batch *b)
 {
     gpp_error err = GPP_ERROR_INIT;
     double begin = bench_now();
-    bench_check(pipe->optimizer
+    bench_check(pipe->recipe->optimizer
                     ? gpp_pipe_step(pipe, &b->x, &b->target, NULL, NULL, &err)
                     : gpp_pipe_gradients(pipe, &b->x, &b->target, NULL, NULL, NULL, &err),
                 &err);
@@ -120,7 +121,7 @@ bench_timing bench_pipe_time(gpp_pipe *pipe, const bench_batch *batch, bench_bud
 void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak)
 {
     *planned = *peak = 0;
-    for (int d = 0; d < pipe->devices; d++) {
+    for (int d = 0; d < pipe->recipe->devices; d++) {
         gpp_error err = GPP_ERROR_INIT;
         size_t plan, most;
         bench_check(gpp_pipe_memory(pipe, d, &plan, &most, &err), &err);

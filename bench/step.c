@@ -79,8 +79,8 @@ static void measure_step(const bench_report *report, const arrangement *a, bench
     double planned, peak;
     int cores = 0;
     bench_pipe_memory(pipe, &planned, &peak);
-    for (int d = 0; d < pipe->devices; d++)
-        cores += pipe->device_threads[d];
+    for (int d = 0; d < pipe->recipe->devices; d++)
+        cores += pipe->recipe->device_threads[d];
     bench_report_row(report, (bench_value[]){
                                  bench_text("step"),
                                  bench_text(a->workload->name),
@@ -108,8 +108,8 @@ static void name_one_core(arrangement a, char *name, size_t size)
     a.n = a.m = a.batch = 1;
     gpp_pipe *pipe = make_pipe(&a);
     name[0] = '\0';
-    if (pipe->device[0].cores > 1)
-        snprintf(name, size, "cpu:%d", pipe->device[0].core[0]);
+    if (pipe->recipe->device[0].cores > 1)
+        snprintf(name, size, "cpu:%d", pipe->recipe->device[0].core[0]);
     gpp_pipe_free(pipe);
 }
 

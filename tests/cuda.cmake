@@ -33,7 +33,8 @@ endfunction()
 # --- on the emulation ---------------------------------------------------------------------------
 
 set(emulated_sources ${gridpipe_sources})
-list(REMOVE_ITEM emulated_sources ${PROJECT_SOURCE_DIR}/graph/run/runtime_cuda.c)
+list(REMOVE_ITEM emulated_sources ${PROJECT_SOURCE_DIR}/graph/recipe/machine_cuda.c
+  ${PROJECT_SOURCE_DIR}/graph/run/runtime_cuda.c)
 set(emulated_needs ${gridpipe_needs})
 list(FILTER emulated_needs EXCLUDE REGEX "^CUD")
 set_source_files_properties(${gridpipe_cuda_sources} PROPERTIES LANGUAGE CXX)

@@ -300,7 +300,7 @@ void parity_same_gradients(gpp_pipe *a, gpp_pipe *b, double tolerance, const cha
 int parity_tasks(const gpp_pipe *pipe, int kind)
 {
     int count = 0;
-    for (size_t k = 0; k < pipe->flight[0].exec->plan->tasks; k++)
-        count += pipe->flight[0].exec->plan->task[k].kind == kind;
+    for (size_t k = 0; k < pipe->flight[0].graph->step.plan->tasks; k++)
+        count += pipe->flight[0].graph->step.plan->task[k].kind == kind;
     return count;
 }

@@ -56,21 +56,22 @@ gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options)
 /* Whether the limit has room for what both kinds of passes keep. */
 static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t rows)
 {
-    gpp_pipe *draft;
+    gpp__recipe *recipe;
     gpp_error err = GPP_ERROR_INIT;
     gpp__batch batch = {{rows}};
     bool fits = true;
-    cr_assert_eq(gpp__pipe_draft(&draft, model, o, &err), GPP_OK, "%s", err.msg);
-    unsigned train = gpp__pipe_training(draft);
+    cr_assert_eq(gpp__recipe_new(&recipe, model, o, NULL, NULL, &err), GPP_OK, "%s", err.msg);
+    gpp__program_cache programs = {.recipe = recipe};
+    unsigned train = gpp__recipe_training(recipe);
     unsigned passes[] = {train, (train & ~(unsigned)GPP__DO_UPDATE) | GPP__DO_GRAD_INPUT};
     for (int k = 0; fits && k < 2; k++) {
         gpp__plan *plan;
-        gpp_status status = gpp__task_graph_plan(draft, passes[k], &batch, &plan, &err);
+        gpp_status status = gpp__step_plan_only(&plan, &programs, NULL, passes[k], &batch, &err);
         cr_assert(status == GPP_OK || status == GPP_ENOMEM, "%s", err.msg);
         fits = status == GPP_OK;
         gpp__plan_free(plan);
     }
-    gpp_pipe_free(draft);
+    gpp__recipe_free(recipe);
     return fits;
 }
 
@@ -104,26 +105,26 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 
 test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed)
 {
-    const gpp__desc *x = &pipe->network->value[pipe->network->input[0]].desc;
+    const gpp__desc *x = &pipe->recipe->network->value[pipe->recipe->network->input[0]].desc;
     test_batch b = {tensor_of(x, rows),
                     {0},
-                    tensor_of(&pipe->y_desc, rows),
-                    tensor_of(&pipe->y_desc, rows),
+                    tensor_of(&pipe->recipe->y_desc, rows),
+                    tensor_of(&pipe->recipe->y_desc, rows),
                     tensor_of(x, rows)};
     if (x->dtype == GPP_F32)
         test_fill(b.x.data, test_tensor_count(&b.x), seed, -1, 1);
     for (int64_t k = 0; x->dtype == GPP_I64 && k < test_tensor_count(&b.x); k++)
         ((int64_t *)b.x.data)[k] = (int64_t)((seed + (uint64_t)k * 5) % 7);
     test_fill(b.grad_y.data, test_tensor_count(&b.grad_y), seed + 1, -1, 1);
-    if (!pipe->loss)
+    if (!pipe->recipe->loss)
         return b;
-    b.target = tensor_of(&pipe->target_desc, rows);
+    b.target = tensor_of(&pipe->recipe->target_desc, rows);
     int64_t count = test_tensor_count(&b.target);
     if (b.target.dtype == GPP_F32)
         test_fill(b.target.data, count, seed + 2, -1, 1);
     for (int64_t k = 0; b.target.dtype == GPP_I64 && k < count; k++)
         ((int64_t *)b.target.data)[k] =
-            (int64_t)((seed + (uint64_t)k * 7) % (uint64_t)pipe->y_desc.dim[0]);
+            (int64_t)((seed + (uint64_t)k * 7) % (uint64_t)pipe->recipe->y_desc.dim[0]);
     return b;
 }
 

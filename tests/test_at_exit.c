@@ -200,10 +200,10 @@ static gpp_status late_update(const void *attr, int64_t t, const double scalar[]
 static void update_late(void)
 {
     static gpp_optimizer late;
-    plain = pipe_of_program->optimizer;
+    plain = pipe_of_program->recipe->optimizer;
     late = *plain;
     late.update = late_update;
-    pipe_of_program->optimizer = &late;
+    pipe_of_program->own_recipe->optimizer = &late;
 }
 
 static void *end_soon(void *delay)

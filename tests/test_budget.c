@@ -27,19 +27,19 @@ static gpp_pipe_options options(int partitions, size_t limit)
  * buffers, and the forward moves in all scripts. */
 static size_t bytes_between(const gpp_pipe *pipe, int *again)
 {
-    const gpp__task_graph *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].graph;
     size_t most = 0;
     *again = 0;
-    for (int j = 0; j < pipe->partitions; j++) {
+    for (int j = 0; j < pipe->recipe->partitions; j++) {
         size_t bytes = 0;
-        for (size_t k = 0; k < e->plan->buffers; k++) {
-            const gpp__buffer *b = &e->plan->buffer[k];
+        for (size_t k = 0; k < e->step.plan->buffers; k++) {
+            const gpp__buffer *b = &e->step.plan->buffer[k];
             if (b->j == j && (b->cls == GPP__TAPE || b->cls == GPP__PARTIAL))
                 bytes += b->bytes;
         }
         most = bytes > most ? bytes : most;
-        for (int q = 0; q < e->full->script[j]->moves; q++)
-            *again += !e->full->script[j]->move[q].back;
+        for (int q = 0; q < e->step.full->script[j]->moves; q++)
+            *again += !e->step.full->script[j]->move[q].back;
     }
     return most;
 }
@@ -200,19 +200,21 @@ Test(budget, a_memory_limit_is_used_up_and_never_exceeded)
 
 /* --- sections and scripts --------------------------------------------------------------------- */
 
-static gpp_pipe *draft(const test_model *m, size_t limit, gpp__task_graph *e)
+static gpp__recipe *plan_of(const test_model *m, size_t limit, gpp__program_cache *programs,
+                            gpp__step_plan *e)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_options o = options(1, limit);
     gpp_model *model = test_model_new(m);
-    gpp_pipe *pipe;
+    gpp__recipe *recipe;
     gpp__batch rows = {{10}};
     o.loss = m->loss;
-    cr_assert_eq(gpp__pipe_draft(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__recipe_new(&recipe, model, &o, NULL, NULL, &err), GPP_OK, "%s", err.msg);
     gpp_model_free(model);
-    cr_assert_eq(gpp__task_graph_draft(pipe, gpp__pipe_training(pipe), &rows, e, &err), GPP_OK,
-                 "%s", err.msg);
-    return pipe;
+    *programs = (gpp__program_cache){.recipe = recipe};
+    cr_assert_eq(gpp__step_plan_init(e, programs, NULL, gpp__recipe_training(recipe), &rows, &err),
+                 GPP_OK, "%s", err.msg);
+    return recipe;
 }
 
 Test(budget, sections_end_where_nothing_is_done_in_place)
@@ -220,8 +222,9 @@ Test(budget, sections_end_where_nothing_is_done_in_place)
     static const test_model m = {
         "", "linear out=8; relu; linear out=8; tanh; linear out=8", 1, {8}, "mse"};
     static const int first[] = {0, 2, 4}, count[] = {2, 2, 1};
-    gpp__task_graph e;
-    gpp_pipe *pipe = draft(&m, 0, &e);
+    gpp__step_plan e;
+    gpp__program_cache programs;
+    gpp__recipe *recipe = plan_of(&m, 0, &programs, &e);
     gpp__section section[5];
     int sections;
     cr_assert_eq(gpp__program_sections(e.full->program[0], section, &sections, NULL), GPP_OK);
@@ -235,8 +238,8 @@ Test(budget, sections_end_where_nothing_is_done_in_place)
         cr_expect_eq(section[k].input, k ? 128 : 0, "section %d: %zu", k, section[k].input);
         cr_expect_eq(section[k].extra, 0);
     }
-    gpp__task_graph_put(pipe, &e);
-    gpp_pipe_free(pipe);
+    gpp__step_plan_release(&e, &programs);
+    gpp__recipe_free(recipe);
 }
 
 Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
@@ -253,21 +256,22 @@ Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
         {"moves operator 3 of 3", 1, {{true, 3}}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp__task_graph e;
+        gpp__step_plan e;
+        gpp__program_cache programs;
         gpp_error err = GPP_ERROR_INIT;
-        gpp_pipe *pipe = draft(&m, 0, &e);
+        gpp__recipe *recipe = plan_of(&m, 0, &programs, &e);
         cr_expect_eq(gpp__program_follow(e.full->program[0], cases[k].move, cases[k].moves, &err),
                      GPP_EINVAL);
         cr_expect(strstr(err.msg, cases[k].message), "\"%s\" in \"%s\"", cases[k].message, err.msg);
-        gpp__task_graph_put(pipe, &e);
-        gpp_pipe_free(pipe);
+        gpp__step_plan_release(&e, &programs);
+        gpp__recipe_free(recipe);
     }
 }
 
 /* Whether operator `op` of the only partition runs again. */
 static bool runs_again(const gpp_pipe *pipe, int op)
 {
-    const gpp__phase *f = pipe->flight[0].exec->full->program[0]->phase;
+    const gpp__phase *f = pipe->flight[0].graph->step.full->program[0]->phase;
     bool again = false;
     for (int q = 0; q < f->calls; q++)
         again |= !f->call[q].back && f->call[q].step == op + 1;

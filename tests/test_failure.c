@@ -133,9 +133,9 @@ Test(failure, later_cycles_do_not_run)
     cr_assert_eq(step(pipe, 1, &err), GPP_EKERNEL);
     const gpp__task_graph *e = NULL;
     for (int k = 0; k < GPP__TASK_GRAPHS; k++)
-        e = pipe->exec[k] ? pipe->exec[k] : e;
+        e = pipe->graph[k] ? pipe->graph[k] : e;
     int ran = 0;
-    for (size_t k = 0; k < e->plan->tasks; k++)
+    for (size_t k = 0; k < e->step.plan->tasks; k++)
         ran += e->cell[k].end > e->cell[k].start;
     cr_expect_eq(ran, 1, "the first cell of all failed, yet %d cells ran", ran);
     gpp_pipe_free(pipe);
@@ -200,11 +200,11 @@ Test(failure, of_an_optimizer_puts_back_what_it_has_updated)
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *hit = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
     gpp_pipe *spared = faulty_pipe(4, GPP_CHECKPOINT_EXCEPT_LAST, false);
-    succeeding = hit->optimizer;
+    succeeding = hit->recipe->optimizer;
     gpp_optimizer failing = *succeeding;
     failing.update = failing_update;
     failing.may_fail = true;
-    hit->optimizer = &failing;
+    hit->own_recipe->optimizer = &failing;
     for (int s = 0; s < STEPS; s++) {
         int most = s % 2 ? s / 2 % PARAMETERS : PARAMETERS;
         atomic_store(&updates_left, most);
@@ -238,14 +238,14 @@ Test(failure, a_thousand_failing_steps_between_good_ones_change_nothing)
         test_faults[s % 3].when = TEST_NO_FAULT;
         cr_assert_eq(step(hit, (uint64_t)s, &err), GPP_OK, "step %d: %s", s, err.msg);
         cr_assert_eq(step(spared, (uint64_t)s, &err), GPP_OK, "%s", err.msg);
-        for (int d = 0; s == 10 || s == 999 ? d < hit->devices : false; d++)
+        for (int d = 0; s == 10 || s == 999 ? d < hit->recipe->devices : false; d++)
             bytes[s == 999][d] = atomic_load(&hit->state[d].meter.now);
     }
     test_trace a = {0}, b = {0};
     test_trace_params(&a, hit);
     test_trace_params(&b, spared);
     cr_expect_eq(test_trace_differs(&a, &b), -1);
-    for (int d = 0; d < hit->devices; d++)
+    for (int d = 0; d < hit->recipe->devices; d++)
         cr_expect_eq(bytes[0][d], bytes[1][d], "device %d: memory grew", d);
     test_trace_free(&a);
     test_trace_free(&b);

@@ -123,7 +123,7 @@ Test(memory, the_counter_does_count)
 
 static void expect_plan_holds(const gpp_pipe *pipe, const char *what)
 {
-    for (int d = 0; d < pipe->devices; d++) {
+    for (int d = 0; d < pipe->recipe->devices; d++) {
         size_t planned, peak;
         cr_assert_eq(gpp_pipe_memory(pipe, d, &planned, &peak, NULL), GPP_OK);
         cr_expect(peak <= planned + planned / 20 && planned <= peak + peak / 20,
@@ -214,7 +214,7 @@ Test(memory, batches_of_many_sizes_keep_few_plans)
     }
     int sets = 0;
     for (int k = 0; k < GPP__PROGRAM_SETS; k++)
-        sets += pipe->progset[k] != NULL;
+        sets += pipe->programs.set[k] != NULL;
     cr_expect_leq(sets, 2 * GPP__TASK_GRAPHS);
     expect_plan_holds(pipe, "after many sizes");
     gpp_pipe_free(pipe);
@@ -265,12 +265,13 @@ Test(memory, the_limit_holds_for_all_steps_together)
         cr_assert_eq(gpp_pipe_evaluate(pipe, &e.x, NULL, &e.y, NULL, &err), GPP_OK, "%s", err.msg);
         gpp_status status = gpp_pipe_step(pipe, &t.x, &t.target, NULL, NULL, &err);
         cr_expect_eq(status, both ? GPP_ENOMEM : GPP_OK, "%s", err.msg);
-        for (int d = 0; d < pipe->devices; d++) {
+        for (int d = 0; d < pipe->recipe->devices; d++) {
             gpp_pipe_memory(pipe, d, &planned, NULL, NULL);
             cr_expect(!o.memory_limit || planned <= o.memory_limit);
             alone[d] = planned;
         }
-        o.memory_limit = (pipe->devices > 1 && alone[1] > alone[0] ? alone[1] : alone[0]) - 1;
+        o.memory_limit =
+            (pipe->recipe->devices > 1 && alone[1] > alone[0] ? alone[1] : alone[0]) - 1;
         test_batch_free(&e);
         test_batch_free(&t);
         gpp_pipe_free(pipe);
@@ -344,7 +345,7 @@ Test(memory, what_is_made_for_a_batch_at_once_is_what_its_steps_would_have_made)
         test_trace trace[2] = {{0}};
         use_in_every_way(at_once, &b, cases[k].why);
         use_in_every_way(later, &b, cases[k].why);
-        for (int d = 0; d < later->devices; d++) {
+        for (int d = 0; d < later->recipe->devices; d++) {
             size_t planned[2];
             gpp_pipe_memory(at_once, d, &planned[0], NULL, NULL);
             gpp_pipe_memory(later, d, &planned[1], NULL, NULL);

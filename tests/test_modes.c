@@ -191,8 +191,8 @@ static float *copy_of(gpp_pipe *p, const char *name, int64_t count)
 static int gradient_routes(const gpp_pipe *p)
 {
     int count = 0;
-    for (int r = 0; r < p->flight[0].exec->plan->edges; r++)
-        count += p->flight[0].exec->plan->edge[r].grad;
+    for (int r = 0; r < p->flight[0].graph->step.plan->edges; r++)
+        count += p->flight[0].graph->step.plan->edge[r].grad;
     return count;
 }
 

@@ -17,10 +17,10 @@ static const test_model chain = {
 
 static void expect_table_order(const gpp__task_graph *e, const char *what)
 {
-    for (int d = 0; d < e->plan->shape.devices; d++)
-        for (size_t k = 1; k < e->plan->count[d]; k++) {
-            const gpp__cell *a = &e->cell[e->plan->table[d][k - 1]],
-                            *b = &e->cell[e->plan->table[d][k]];
+    for (int d = 0; d < e->step.plan->shape.devices; d++)
+        for (size_t k = 1; k < e->step.plan->count[d]; k++) {
+            const gpp__cell *a = &e->cell[e->step.plan->table[d][k - 1]],
+                            *b = &e->cell[e->step.plan->table[d][k]];
             cr_expect(a->end <= b->start,
                       "%s: device %d, position %zu began before its predecessor had ended", what, d,
                       k);
@@ -30,7 +30,7 @@ static void expect_table_order(const gpp__task_graph *e, const char *what)
 
 static void expect_data_order(const gpp__task_graph *e, const char *what)
 {
-    const gpp__plan *p = e->plan;
+    const gpp__plan *p = e->step.plan;
     long *writer = malloc(p->buffers * sizeof *writer);
     memset(writer, -1, p->buffers * sizeof *writer);
     for (size_t k = 0; k < p->tasks;
@@ -63,8 +63,8 @@ static void run_and_check(int partitions, int chunks, gpp_checkpoint mode, int64
     for (int step = 0; step < 3; step++) {
         cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), GPP_OK, "%s: %s", what,
                      err.msg);
-        expect_table_order(pipe->flight[0].exec, what);
-        expect_data_order(pipe->flight[0].exec, what);
+        expect_table_order(pipe->flight[0].graph, what);
+        expect_data_order(pipe->flight[0].graph, what);
     }
     test_batch_free(&b);
     gpp_pipe_free(pipe);
@@ -107,16 +107,16 @@ Test(order, a_recomputation_starts_before_its_gradient_is_there)
     o.loss = "mse";
     gpp_pipe *pipe;
     cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
-    if (pipe->devices < 2)
+    if (pipe->recipe->devices < 2)
         cr_skip_test("one core: both partitions share a device");
     test_batch b = test_batch_new(pipe, 8, 1);
     cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK, "%s",
                  err.msg);
-    const gpp__task_graph *e = pipe->flight[0].exec;
+    const gpp__task_graph *e = pipe->flight[0].graph;
     int early = 0;
-    for (size_t r = 0; r < e->plan->tasks; r++)
-        for (size_t k = 0; k < e->plan->tasks; k++) {
-            const gpp__task *R = &e->plan->task[r], *B = &e->plan->task[k];
+    for (size_t r = 0; r < e->step.plan->tasks; r++)
+        for (size_t k = 0; k < e->step.plan->tasks; k++) {
+            const gpp__task *R = &e->step.plan->task[r], *B = &e->step.plan->task[k];
             if (R->kind == GPP__RECOMPUTE && R->j == 0 && B->kind == GPP__BACKWARD && B->j == 1 &&
                 B->i == R->i)
                 early += e->cell[r].start < e->cell[k].end;
@@ -139,8 +139,8 @@ Test(order, two_pipes_at_once_keep_to_their_own_tables)
     for (int step = 0; step < 5; step++) {
         cr_assert_eq(gpp_pipe_step(a, &x.x, &x.target, NULL, NULL, &err), GPP_OK, "%s", err.msg);
         cr_assert_eq(gpp_pipe_step(b, &x.x, &x.target, NULL, NULL, &err), GPP_OK, "%s", err.msg);
-        expect_table_order(a->flight[0].exec, "first pipe");
-        expect_table_order(b->flight[0].exec, "second pipe");
+        expect_table_order(a->flight[0].graph, "first pipe");
+        expect_table_order(b->flight[0].graph, "second pipe");
     }
     test_trace ta = {0}, tb = {0};
     test_trace_params(&ta, a);

@@ -64,8 +64,8 @@ Test(test_gpipe, test_checkpoint_mode)
 static int buffers(const gpp_pipe *pipe, gpp__class cls)
 {
     int count = 0;
-    for (size_t k = 0; k < pipe->flight[0].exec->plan->buffers; k++)
-        count += pipe->flight[0].exec->plan->buffer[k].cls == cls;
+    for (size_t k = 0; k < pipe->flight[0].graph->step.plan->buffers; k++)
+        count += pipe->flight[0].graph->step.plan->buffer[k].cls == cls;
     return count;
 }
 

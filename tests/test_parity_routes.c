@@ -61,14 +61,14 @@ static gpp_pipe *step(const char *text, int partitions, const int balance[], gpp
 static void expect_routes(const char *text, int partitions, const int balance[], const char *want)
 {
     gpp_pipe *pipe = run(text, partitions, balance, GPP_CHECKPOINT_EXCEPT_LAST, EVALUATE);
-    const gpp__plan *plan = pipe->flight[0].exec->plan;
+    const gpp__plan *plan = pipe->flight[0].graph->step.plan;
     char got[256] = "";
     size_t used = 0;
-    cr_assert_eq(plan->edges, pipe->crossings);
+    cr_assert_eq(plan->edges, pipe->recipe->edges);
     for (int to = 1; to < partitions; to++)
         for (int from = 0; from < to; from++)
             for (int r = 0; r < plan->edges; r++) {
-                const gpp__value *v = &pipe->network->value[pipe->crossing[r].value];
+                const gpp__value *v = &pipe->recipe->network->value[pipe->recipe->edge[r].value];
                 const gpp__edge *route = &plan->edge[r];
                 if (route->name && route->to == to && route->from == from)
                     used += (size_t)snprintf(got + used, sizeof got - used, "%s%d->%d %s%s%s",
@@ -184,10 +184,10 @@ Test(skip_leak, test_delete_portal_tensor)
     static const int checkpointed[] = {ROWS - 1, ROWS, 0};
     for (int mode = 0; mode < 3; mode++) {
         gpp_pipe *train = step(remote, 3, three, (gpp_checkpoint)mode);
-        expect_life(train->flight[0].exec->plan, checkpointed[mode]);
+        expect_life(train->flight[0].graph->step.plan, checkpointed[mode]);
         gpp_pipe_free(train);
         gpp_pipe *eval = run(remote, 3, three, (gpp_checkpoint)mode, EVALUATE);
-        expect_life(eval->flight[0].exec->plan, 0);
+        expect_life(eval->flight[0].graph->step.plan, 0);
         gpp_pipe_free(eval);
     }
 }
@@ -197,7 +197,7 @@ Test(skip_leak, test_no_portal_without_gpipe)
 {
     for (int how = TRAIN; how <= EVALUATE; how++) {
         gpp_pipe *pipe = run(remote, 1, NULL, GPP_CHECKPOINT_EXCEPT_LAST, (way)how);
-        cr_expect_eq(skip_route(pipe->flight[0].exec->plan), -1);
+        cr_expect_eq(skip_route(pipe->flight[0].graph->step.plan), -1);
         gpp_pipe_free(pipe);
     }
 }
@@ -206,9 +206,9 @@ Test(skip_portal, test_tensor_life)
 {
     gpp_pipe *never = step(remote, 3, three, GPP_CHECKPOINT_NEVER);
     gpp_pipe *always = step(remote, 3, three, GPP_CHECKPOINT_ALWAYS);
-    cr_expect_leq(slots(never->flight[0].exec->plan), slots(always->flight[0].exec->plan),
+    cr_expect_leq(slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan),
                   "what is not popped again is free earlier: %d, %d",
-                  slots(never->flight[0].exec->plan), slots(always->flight[0].exec->plan));
+                  slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan));
     gpp_pipe_free(never);
     gpp_pipe_free(always);
 }
@@ -222,7 +222,7 @@ Test(skip_tracker, test_reuse_portal)
     gpp_pipe *pipe = step(remote, 3, three, GPP_CHECKPOINT_ALWAYS);
     cr_assert_eq(parity_tasks(pipe, GPP__RECOMPUTE), 3 * ROWS);
     for (int mode = GPP__WRITE; mode <= GPP__READWRITE; mode++) {
-        users(pipe->flight[0].exec->plan, 0, 0, mode, kinds);
+        users(pipe->flight[0].graph->step.plan, 0, 0, mode, kinds);
         cr_expect_str_eq(kinds, mode == GPP__WRITE ? "F" : "");
     }
     gpp_pipe_free(pipe);
@@ -232,20 +232,20 @@ Test(skip_tracker, test_no_copy_no_portal)
 {
     gpp_pipe *pipe = step("chain { linear out=1; act; stash name=foo }; pop name=foo mode=add; act",
                           2, (int[]){2, 1}, GPP_CHECKPOINT_EXCEPT_LAST);
-    cr_expect_eq(skip_route(pipe->flight[0].exec->plan), -1);
+    cr_expect_eq(skip_route(pipe->flight[0].graph->step.plan), -1);
     gpp_pipe_free(pipe);
 }
 
 Test(skip_tracker, test_tensor_life_without_checkpointing)
 {
     gpp_pipe *pipe = step(remote, 3, three, GPP_CHECKPOINT_NEVER);
-    expect_life(pipe->flight[0].exec->plan, 0);
+    expect_life(pipe->flight[0].graph->step.plan, 0);
     gpp_pipe_free(pipe);
 }
 
 Test(skip_tracker, test_tensor_life_with_checkpointing)
 {
     gpp_pipe *pipe = step(remote, 3, three, GPP_CHECKPOINT_ALWAYS);
-    expect_life(pipe->flight[0].exec->plan, ROWS);
+    expect_life(pipe->flight[0].graph->step.plan, ROWS);
     gpp_pipe_free(pipe);
 }

@@ -77,11 +77,11 @@ Test(pipelines, skips_branches_and_statistics_too)
 /* What the last step's devices did, in the order of their tables. */
 static void expect_table_order(const gpp_pipe *pipe, const char *why)
 {
-    const gpp__task_graph *e = pipe->flight[0].exec;
-    for (int d = 0; d < e->plan->shape.devices; d++)
-        for (size_t k = 1; k < e->plan->count[d]; k++) {
-            const gpp__cell *a = &e->cell[e->plan->table[d][k - 1]],
-                            *b = &e->cell[e->plan->table[d][k]];
+    const gpp__task_graph *e = pipe->flight[0].graph;
+    for (int d = 0; d < e->step.plan->shape.devices; d++)
+        for (size_t k = 1; k < e->step.plan->count[d]; k++) {
+            const gpp__cell *a = &e->cell[e->step.plan->table[d][k - 1]],
+                            *b = &e->cell[e->step.plan->table[d][k]];
             cr_expect_leq(a->end, b->start, "%s: device %d, tasks %zu and %zu overlap", why, d,
                           k - 1, k);
         }
@@ -147,9 +147,9 @@ Test(pipelines, forwards_and_backwards_may_be_calls_of_their_own)
 static int slots(const gpp_pipe *pipe, gpp__class cls, int j)
 {
     int count = 0;
-    for (size_t k = 0; k < pipe->flight[0].exec->plan->buffers; k++)
-        count += pipe->flight[0].exec->plan->buffer[k].cls == cls &&
-                 pipe->flight[0].exec->plan->buffer[k].j == j;
+    for (size_t k = 0; k < pipe->flight[0].graph->step.plan->buffers; k++)
+        count += pipe->flight[0].graph->step.plan->buffer[k].cls == cls &&
+                 pipe->flight[0].graph->step.plan->buffer[k].j == j;
     return count;
 }
 
@@ -169,7 +169,7 @@ Test(pipelines, one_forward_one_backward_holds_few_micro_batches)
                 cr_expect_eq(slots(pipe, GPP__TAPE, j), expected, "%s, m=%d: partition %d has %d",
                              o.pipeline, m, j, slots(pipe, GPP__TAPE, j));
             }
-            for (int d = 0; d < pipe->devices; d++) {
+            for (int d = 0; d < pipe->recipe->devices; d++) {
                 size_t planned, peak;
                 gpp_pipe_memory(pipe, d, &planned, &peak, NULL);
                 cr_expect(peak <= planned + planned / 20 && planned <= peak + peak / 20);
@@ -239,6 +239,6 @@ Test(pipelines, interleaving_gives_every_device_a_partition_in_every_round)
     gpp_pipe_options o = options("interleaved", 4, GPP_CHECKPOINT_NEVER);
     gpp_pipe *pipe = test_pipe_new(&chain, &o);
     for (int j = 0; j < 4; j++)
-        cr_expect_eq(pipe->device_of[j], j % pipe->devices);
+        cr_expect_eq(pipe->recipe->device_of[j], j % pipe->recipe->devices);
     gpp_pipe_free(pipe);
 }

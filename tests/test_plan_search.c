@@ -46,7 +46,7 @@ enum { MOST_PROFILES = 40 };
 
 typedef struct rig {
     gpp_model *model;
-    gpp_pipe *draft; /* of another model: while there is one, others find the topology read */
+    gpp__recipe *plain; /* of another model: while there is one, others find the topology read */
     char name[2][16];
     const char *device[4]; /* two cores, again and again */
     gpp_profile *profile[MOST_PROFILES];
@@ -86,8 +86,8 @@ static void find_cores(rig *r)
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     check(test_set_input(two, 1, &err), &err);
     o.partitions = 2;
-    check(gpp__pipe_draft(&r->draft, two, &o, &err), &err);
-    const gpp_pipe *p = r->draft;
+    check(gpp__recipe_new(&r->plain, two, &o, NULL, NULL, &err), &err);
+    const gpp__recipe *p = r->plain;
     if (p->devices < 2)
         cr_skip_test("one core: no two devices");
     for (int d = 0; d < 2; d++)
@@ -167,7 +167,7 @@ static void rig_free(rig *r)
     for (int k = 0; k < r->plan.forecast.profiles; k++)
         gpp_profile_free(r->profile[k]);
     gpp_model_free(r->model);
-    gpp_pipe_free(r->draft);
+    gpp__recipe_free(r->plain);
 }
 
 static gpp_plan_table *search(const rig *r)
@@ -473,17 +473,19 @@ static size_t most_bytes(const rig *r, int first)
     gpp_error err = GPP_ERROR_INIT;
     int balance[] = {first, gpp_model_layers(r->model) - first};
     gpp_pipe_options o = r->pipe;
-    gpp_pipe *p;
+    gpp__recipe *recipe;
     gpp__plan *plan;
     gpp__batch rows = {{o.batch}};
     o.partitions = 2;
     o.balance = balance;
     o.chunks = r->plan.chunks;
-    check(gpp__pipe_draft(&p, r->model, &o, &err), &err);
-    check(gpp__task_graph_plan(p, gpp__pipe_training(p), &rows, &plan, &err), &err);
+    check(gpp__recipe_new(&recipe, r->model, &o, NULL, NULL, &err), &err);
+    gpp__program_cache programs = {.recipe = recipe};
+    check(gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, &err),
+          &err);
     size_t most = plan->bytes[0] > plan->bytes[1] ? plan->bytes[0] : plan->bytes[1];
     gpp__plan_free(plan);
-    gpp_pipe_free(p);
+    gpp__recipe_free(recipe);
     return most;
 }
 
@@ -637,13 +639,13 @@ Test(plan_search, without_a_list_devices_are_those_a_pipe_is_given)
         const gpp_candidate *c = &t->candidate[k];
         gpp_error err = GPP_ERROR_INIT;
         gpp_pipe_options o = r.pipe;
-        gpp_pipe *p;
+        gpp__recipe *p;
         o.partitions = c->partitions;
-        check(gpp__pipe_draft(&p, r.model, &o, &err), &err);
+        check(gpp__recipe_new(&p, r.model, &o, NULL, NULL, &err), &err);
         cr_expect_eq(c->devices, p->devices);
         for (int j = 0; j < c->partitions; j++)
             cr_expect_str_eq(c->device[j], p->device_name[p->device_of[j]]);
-        gpp_pipe_free(p);
+        gpp__recipe_free(p);
     }
     gpp_plan_free(t);
     rig_free(&r);

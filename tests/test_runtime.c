@@ -52,7 +52,7 @@ static pid_t start_process(const int go[2], const char *home)
     close(go[1]);
     setenv("STARPU_HOME", home, 1);
     (void)!read(go[0], &nothing, 1);
-    if (gpp__runtime_acquire(&r, NULL) != GPP_OK)
+    if (gpp__runtime_acquire(&r, &(gpp__device_request){0}, NULL) != GPP_OK)
         _exit(1);
     gpp__runtime_release(&r);
     _exit(0);
@@ -112,25 +112,27 @@ Test(runtime, leaves_the_environment_as_it_was)
 Test(runtime, a_gpu_that_cannot_be_had_is_refused_with_the_reason)
 {
     static const char *const request[] = {"cuda:999"};
-    for (int draft = 0; draft < 2; draft++) {
+    for (int unstarted = 0; unstarted < 2; unstarted++) {
         gpp_error err = GPP_ERROR_INIT;
-        gpp__runtime runtime;
+        gpp__runtime runtime = {0};
         gpp__device_request w = {request, 1, 1};
-        cr_assert_eq(draft ? gpp__runtime_draft_for(&runtime, &w, &err)
-                           : gpp__runtime_acquire_for(&runtime, &w, &err),
+        cr_assert_eq(unstarted ? gpp__machine_find(&runtime.machine, &w, &err)
+                               : gpp__runtime_acquire(&runtime, &w, &err),
                      GPP_OK, "%s", err.msg);
-        gpp__offer offer = gpp__runtime_offer(&runtime);
+        gpp__offer offer = gpp__machine_offer(&runtime.machine);
         gpp__device *device;
         int devices, device_of[1];
         gpp_status status =
             gpp__devices_choose(&offer, request, 1, 1, &device, &devices, device_of, &err);
-        cr_expect_eq(status, runtime.gpus.status);
+        cr_expect_eq(status, runtime.machine.gpus.status);
         bool build =
             strstr(err.msg, "gridpipe was built without CUDA") || strstr(err.msg, "has no CUDA");
         bool machine =
             strstr(err.msg, "no GPU 999 (there ") || strstr(err.msg, "CUDA finds no GPU");
         cr_expect_eq(build, status == GPP_EUNSUPPORTED, "%d: %s", status, err.msg);
         cr_expect_eq(machine, status == GPP_ENODEV, "%d: %s", status, err.msg);
+        if (unstarted)
+            gpp__machine_release(&runtime.machine);
         gpp__runtime_release(&runtime);
     }
     cr_expect_not(starpu_is_initialized());
@@ -207,7 +209,7 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     o.partitions = 2;
     o.chunks = 4;
     gpp_pipe *pipe = test_pipe_new(&test_models[0], &o);
-    cr_assert_eq(pipe->devices, 2);
+    cr_assert_eq(pipe->recipe->devices, 2);
     cr_expect_neq(pipe->state[0].node, pipe->state[1].node);
     test_trace t = {0};
     test_train(pipe, 3, rows, &t);
@@ -242,7 +244,8 @@ Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
     setenv("STARPU_USE_NUMA", "1", 1);
     gpp__runtime runtime;
     gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp__runtime_acquire(&runtime, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__runtime_acquire(&runtime, &(gpp__device_request){0}, &err), GPP_OK, "%s",
+                 err.msg);
     gpp__meter meter = {0};
     gpp__handle b = {.bytes = 1000};
     b.charge[0].node = 1;
@@ -298,12 +301,12 @@ static void count_copies(const char *const device[3], gpp_checkpoint mode, size_
     o.chunks = 4;
     o.checkpoint = mode;
     gpp_pipe *pipe = test_pipe_new(&m, &o);
-    cr_assert_eq(pipe->devices, 2);
+    cr_assert_eq(pipe->recipe->devices, 2);
     cr_assert_neq(pipe->state[0].node, pipe->state[1].node);
     test_trace t = {0};
     test_train(pipe, 3, batch, &t);
-    for (int r = 0; r < pipe->crossings; r++) {
-        const gpp__crossing *c = &pipe->crossing[r];
+    for (int r = 0; r < pipe->recipe->edges; r++) {
+        const gpp__recipe_edge *c = &pipe->recipe->edge[r];
         bool on_node1;
         size_t count = copies_of_route(pipe, r, &on_node1);
         bool skip = c->from == 0 && c->to == 2;
@@ -484,7 +487,8 @@ Test(runtime, kernels_run_on_the_cores_of_their_device)
         gpp_tensor X = {x, GPP_F32, 2, {2, 3}}, Y = {y, GPP_F32, 2, {2, 3}};
         cr_assert_eq(gpp_pipe_evaluate(pipe, &X, NULL, &Y, NULL, &err), GPP_OK, "%s", err.msg);
         cr_expect(!memcmp(x, y, sizeof x));
-        cr_expect(hwloc_bitmap_isequal(seen, pipe->device[0].cpuset[0]), "device %s", core[c]);
+        cr_expect(hwloc_bitmap_isequal(seen, pipe->recipe->device[0].cpuset[0]), "device %s",
+                  core[c]);
         gpp_pipe_free(pipe);
         gpp_model_free(model);
     }

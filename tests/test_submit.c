@@ -622,7 +622,7 @@ static gpp_pipe *meeting_pipe(const char *text, const int balance[], int chunks,
     OK(gpp_model_set_input(model, GPP_F32, 1, (int64_t[]){6}, &err), text);
     OK(gpp_pipe_new(&pipe, model, &o, &err), text);
     gpp_model_free(model);
-    if (pipe->devices < 2)
+    if (pipe->recipe->devices < 2)
         cr_skip_test("what one device does is done one after the other");
     return pipe;
 }
@@ -697,17 +697,17 @@ Test(submit, a_partition_whose_update_is_done_begins_the_next_step)
     for (size_t k = 0; k < COUNT(pipelines); k++) {
         gpp_pipe *pipe =
             meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, pipelines[k]);
-        plain = pipe->optimizer;
+        plain = pipe->recipe->optimizer;
         gpp_optimizer waiting = *plain;
         waiting.update = meeting_update;
-        pipe->optimizer = &waiting;
+        pipe->own_recipe->optimizer = &waiting;
         test_batch b = test_batch_new(pipe, ROWS, 1);
         run_ahead(pipe, &b, submit_train, 2, 2, pipelines[k]);
         meet(STEPS, 3);
         run_ahead(pipe, &b, submit_train, STEPS, 2, pipelines[k]);
         cr_expect_eq(meeting.late, STEPS, "%s", pipelines[k]);
         meeting.on = false;
-        pipe->optimizer = plain;
+        pipe->own_recipe->optimizer = plain;
         test_batch_free(&b);
         gpp_pipe_free(pipe);
     }
@@ -921,12 +921,12 @@ static void try_failures(const failure_case *c, int partitions, const char *pipe
     trial t = {.c = c, .folder = folder, .why = why};
     t.hit = failing_pipe(c, partitions, pipeline);
     t.spared = failing_pipe(c, partitions, pipeline);
-    plain = t.hit->optimizer;
+    plain = t.hit->recipe->optimizer;
     if (c->fault == OPTIMIZER) {
         failing = *plain;
         failing.update = failing_update;
         failing.may_fail = true;
-        t.hit->optimizer = &failing;
+        t.hit->own_recipe->optimizer = &failing;
     }
     failing_count = c->count;
     picky.label = c->label;
@@ -1069,7 +1069,7 @@ Test(submit, steps_in_an_order_that_nobody_fills_are_given_up_and_the_pipe_goes_
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *p = shut_pipe(), *q = shut_pipe();
-    int last = p->devices - 1;
+    int last = p->recipe->devices - 1;
     test_batch b = test_batch_new(p, ROWS, 1);
     run_ahead(p, &b, submit_train, 3, 3, "moves");
     run_ahead(q, &b, submit_train, 3, 3, "moves");
@@ -1445,10 +1445,10 @@ static gpp_trace *trace_of(const gpp_pipe *p)
 static size_t lasting(const gpp_pipe *p, int device)
 {
     size_t bytes = 0;
-    for (int j = 0; j < p->partitions; j++)
-        if (p->device_of[j] == device && p->home[j] == j)
-            bytes += gpp__align(gpp__block_end(p, j)->params_end) +
-                     gpp__align(gpp__optimizer_bytes(p, j));
+    for (int j = 0; j < p->recipe->partitions; j++)
+        if (p->recipe->device_of[j] == device && p->recipe->home[j] == j)
+            bytes += gpp__align(gpp__recipe_block_end(p->recipe, j)->params_end) +
+                     gpp__align(gpp__recipe_optimizer_bytes(p->recipe, j));
     return bytes;
 }
 
@@ -1486,12 +1486,13 @@ static void expect_order(const gpp_pipe *p, const gpp_trace *t, int tasks, const
         cr_expect_geq(task->step, step[task->device], "%s: device %d goes back", why, task->device);
         step[task->device] = task->step;
         if (task->kind == 'U')
-            updated[task->step * t->partitions + p->home[task->partition]] = task->end_ms;
+            updated[task->step * t->partitions + p->recipe->home[task->partition]] = task->end_ms;
         if (task->kind == 'F' && task->step > 0)
-            cr_expect(task->start_ms >=
-                          updated[(task->step - 1) * t->partitions + p->home[task->partition]],
-                      "%s: F(%d, %d) of step %d before the update", why, task->micro_batch,
-                      task->partition, task->step);
+            cr_expect(
+                task->start_ms >=
+                    updated[(task->step - 1) * t->partitions + p->recipe->home[task->partition]],
+                "%s: F(%d, %d) of step %d before the update", why, task->micro_batch,
+                task->partition, task->step);
     }
     for (int s = 0; s < t->steps; s++)
         cr_expect(count[s] == tasks && t->step[s].status == GPP_OK, "%s, step %d: %d of %d tasks",
@@ -1634,10 +1635,10 @@ Test(submit, a_trace_shows_updates_beside_the_next_steps_forwards)
         gpp_error err = GPP_ERROR_INIT;
         gpp_pipe *p =
             meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, pipelines[k]);
-        plain = p->optimizer;
+        plain = p->recipe->optimizer;
         gpp_optimizer waiting = *plain;
         waiting.update = meeting_update;
-        p->optimizer = &waiting;
+        p->own_recipe->optimizer = &waiting;
         test_batch b = test_batch_new(p, ROWS, 1);
         run_ahead(p, &b, submit_train, 2, 2, pipelines[k]);
         OK(gpp_pipe_record(p, RECORDED, &err), "submits");
@@ -1647,7 +1648,7 @@ Test(submit, a_trace_shows_updates_beside_the_next_steps_forwards)
         gpp_trace *t = trace_of(p);
         expect_sound(p, t, true, pipelines[k]);
         gpp_trace_free(t);
-        p->optimizer = plain;
+        p->own_recipe->optimizer = plain;
         test_batch_free(&b);
         gpp_pipe_free(p);
     }
@@ -1692,7 +1693,7 @@ Test(submit, fetched_bytes_are_those_that_the_runtime_moves_between_memory_nodes
     size_t moved = 0, fetched = 0;
     gpp_pipe *p = small_pipe(2, 3);
     test_batch b = test_batch_new(p, 8, 1);
-    if (p->devices < 2 || p->node_of[0] == p->node_of[1])
+    if (p->recipe->devices < 2 || p->node_of[0] == p->node_of[1])
         cr_skip_test("this StarPU does not tell memory nodes apart");
     run_ahead(p, &b, submit_train, 3, 3, "moves");
     OK(gpp_pipe_record(p, RECORDED, &err), "records");

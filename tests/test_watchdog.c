@@ -132,7 +132,7 @@ Test(watchdog, a_step_that_moves_is_left_alone)
 static bool says_who_waits(double seconds, bool last_try)
 {
     gpp_pipe *pipe = gated_pipe();
-    if (pipe->devices < 2)
+    if (pipe->recipe->devices < 2)
         cr_skip_test("one device waits for nobody");
     test_batch b = test_batch_new(pipe, ROWS, 1);
     gpp_error err = GPP_ERROR_INIT, next = GPP_ERROR_INIT;
@@ -141,11 +141,11 @@ static bool says_who_waits(double seconds, bool last_try)
     cr_expect_eq(step(pipe, &b, &err), GPP_ETIMEDOUT, "%s", err.msg);
     char runs[128], waits[160];
     snprintf(runs, sizeof runs, "%s runs backward (%d, 1), layers 1 to 2, for ",
-             pipe->device_name[1], CHUNKS - 1);
+             pipe->recipe->device_name[1], CHUNKS - 1);
     snprintf(waits, sizeof waits,
              "%s waits for its next, backward (%d, 0): backward (%d, 1) on %s has not delivered "
              "the gradient of boundary 1",
-             pipe->device_name[0], CHUNKS - 1, CHUNKS - 1, pipe->device_name[1]);
+             pipe->recipe->device_name[0], CHUNKS - 1, CHUNKS - 1, pipe->recipe->device_name[1]);
     bool says = strstr(err.msg, runs) && strstr(err.msg, waits) && err.micro_batch == CHUNKS - 1 &&
                 err.partition == 1;
     cr_expect(says || !last_try, "%s", err.msg);
@@ -223,7 +223,7 @@ Test(watchdog, a_step_behind_one_that_was_given_up_is_refused_at_once)
 Test(watchdog, an_order_that_nobody_fills_is_given_up_and_the_pipe_goes_on)
 {
     gpp_pipe *pipe = gated_pipe(), *plain = gated_pipe();
-    int last = pipe->devices - 1;
+    int last = pipe->recipe->devices - 1;
     test_batch b = test_batch_new(pipe, ROWS, 1);
     gpp_error err = GPP_ERROR_INIT;
     cr_assert_eq(gpp_pipe_set_watchdog(pipe, DRAINED, NULL), GPP_OK);
@@ -231,7 +231,7 @@ Test(watchdog, an_order_that_nobody_fills_is_given_up_and_the_pipe_goes_on)
     gpp__lane_extend(pipe->state[last].lane, 1);
     cr_expect_eq(step(pipe, &b, &err), GPP_ETIMEDOUT, "%s", err.msg);
     char waits[128];
-    snprintf(waits, sizeof waits, "%s waits for position 0 of its order", pipe->device_name[last]);
+    snprintf(waits, sizeof waits, "%s waits for position 0 of its order", pipe->recipe->device_name[last]);
     cr_expect(strstr(err.msg, waits), "%s", err.msg);
     cr_expect_not(pipe->stuck);
     /* Nothing was updated, and everything has an order again. */

@@ -10,33 +10,18 @@
 #include <string.h>
 
 #include "balance/chain.h"
-#include "graph/run/pipe.h"
+#include "graph/plan/step.h"
 
 enum { TRIES = 8 };
 
 /* --- times ------------------------------------------------------------------------------------ */
 
-gpp_status gpp__budget_take_times(gpp_pipe *p, const gpp_profile *profile, gpp_error *err)
+static void add_times(const gpp__recipe *r, const gpp__plan_choice *choice, int node,
+                      gpp__chain_block *b)
 {
-    size_t nodes = (size_t)p->network->nodes;
-    if (profile->operators != p->network->nodes || profile->layers != p->model->count)
-        return gpp__fail(err, GPP_EINVAL,
-                         "the profile is of another model: it has %d layers of %d operators, the "
-                         "model %d of %d",
-                         profile->layers, profile->operators, p->model->count, p->network->nodes);
-    p->op = malloc((nodes + 1) * sizeof *p->op);
-    if (!p->op)
-        return gpp__fail(err, GPP_ENOMEM, "times of %zu operators", nodes);
-    if (nodes)
-        memcpy(p->op, profile->op, nodes * sizeof *p->op);
-    return GPP_OK;
-}
-
-static void add_times(const gpp_pipe *p, int node, gpp__chain_block *b)
-{
-    double guess = p->op ? 0 : gpp__guess_cost(&p->network->node[node]);
-    b->drop_us += p->op ? p->op[node].forward_us : guess;
-    b->keep_us += p->op ? p->op[node].keep_us : guess;
+    double guess = choice->op ? 0 : gpp__guess_cost(&r->network->node[node]);
+    b->drop_us += choice->op ? choice->op[node].forward_us : guess;
+    b->keep_us += choice->op ? choice->op[node].keep_us : guess;
 }
 
 /* --- chains ----------------------------------------------------------------------------------- */
@@ -48,20 +33,21 @@ typedef struct chain {
     int first[GPP__CHAIN_BLOCKS + 1]; /* operator of the stage, from 0 */
 } chain;
 
-static void add_section(const gpp_pipe *p, int j, const gpp__section *s, gpp__chain_block *b)
+static void add_section(const gpp__recipe *r, const gpp__plan_choice *choice, int j,
+                        const gpp__section *s, gpp__chain_block *b)
 {
     b->tape += s->tape;
     for (int k = 0; k < s->count; k++)
-        add_times(p, p->stage[j].first + s->first + k, b);
+        add_times(r, choice, r->stage[j].first + s->first + k, b);
 }
 
-static gpp_status make_chain(const gpp_pipe *p, int j, const gpp__program *program, chain *c,
-                             gpp_error *err)
+static gpp_status make_chain(const gpp__recipe *r, const gpp__plan_choice *choice, int j,
+                             const gpp__program *program, chain *c, gpp_error *err)
 {
-    gpp__section *section = calloc((size_t)p->stage[j].count, sizeof *section);
+    gpp__section *section = calloc((size_t)r->stage[j].count, sizeof *section);
     int sections;
     if (!section)
-        return gpp__fail(err, GPP_ENOMEM, "sections of %d operators", p->stage[j].count);
+        return gpp__fail(err, GPP_ENOMEM, "sections of %d operators", r->stage[j].count);
     gpp_status status = gpp__program_sections(program, section, &sections, err);
     int share = (sections + GPP__CHAIN_BLOCKS - 1) / GPP__CHAIN_BLOCKS;
     c->blocks = 0;
@@ -71,9 +57,9 @@ static gpp_status make_chain(const gpp_pipe *p, int j, const gpp__program *progr
             c->block[c->blocks++] =
                 (gpp__chain_block){.input = section[s].input, .extra = section[s].extra};
         }
-        add_section(p, j, &section[s], &c->block[c->blocks - 1]);
+        add_section(r, choice, j, &section[s], &c->block[c->blocks - 1]);
     }
-    c->first[c->blocks] = p->stage[j].count;
+    c->first[c->blocks] = r->stage[j].count;
     free(section);
     return status;
 }
@@ -118,8 +104,8 @@ static size_t bytes_of(const gpp__program_set *set, int j, int m)
     return (size_t)m * i->partial_bytes + i->tape_bytes;
 }
 
-static gpp_status fail_limit(const gpp_pipe *p, int j, int m, size_t limit, size_t least,
-                             gpp_error *err)
+static gpp_status fail_limit(const gpp__plan_choice *choice, int j, int m, size_t limit,
+                             size_t least, gpp_error *err)
 {
     if (err && err->code != GPP_OK)
         gpp_error_clear(err);
@@ -127,7 +113,7 @@ static gpp_status fail_limit(const gpp_pipe *p, int j, int m, size_t limit, size
               "partition %d: what %d micro-batches keep for their backwards needs %zu bytes, even "
               "when as much as possible is computed again, and has %zu (%s)",
               j, m, least, limit,
-              p->activation_limit ? "activation_limit" : "by memory_limit, beside the rest");
+              choice->activation_limit ? "activation_limit" : "by memory_limit, beside the rest");
     if (err)
         err->partition = j;
     return GPP_ENOMEM;
@@ -135,12 +121,13 @@ static gpp_status fail_limit(const gpp_pipe *p, int j, int m, size_t limit, size
 
 /* The best script for partition j within the limit. Where tensors do not fit as tightly together as
  * the chain supposes, it is told a smaller one. */
-static gpp_status choose_script(gpp_pipe *p, int j, gpp__program_set *full, gpp__program_set *last,
-                                int m, size_t limit, gpp_error *err)
+static gpp_status choose_script(const gpp__recipe *r, const gpp__plan_choice *choice, int j,
+                                gpp__program_set *full, gpp__program_set *last, int m, size_t limit,
+                                gpp_error *err)
 {
     chain c;
     size_t told = limit, least = 0, need = 0;
-    gpp_status status = make_chain(p, j, full->program[j], &c, err);
+    gpp_status status = make_chain(r, choice, j, full->program[j], &c, err);
     for (int k = 0; status == GPP_OK && k < TRIES; k++) {
         gpp__chain_plan plan = {0};
         gpp_error why = GPP_ERROR_INIT;
@@ -150,7 +137,7 @@ static gpp_status choose_script(gpp_pipe *p, int j, gpp__program_set *full, gpp_
         if (status == GPP_OK)
             status = write_script(&c, &plan, &full->script[j], err);
         else if (status == GPP_ENOMEM && least > told)
-            status = fail_limit(p, j, m, limit, least + (limit - told), err);
+            status = fail_limit(choice, j, m, limit, least + (limit - told), err);
         gpp__chain_release(&plan);
         if (status == GPP_OK)
             status = follow(full, j, full->script[j], err);
@@ -160,7 +147,7 @@ static gpp_status choose_script(gpp_pipe *p, int j, gpp__program_set *full, gpp_
         told = need - limit < told ? told - (need - limit) : 0;
     }
     if (status == GPP_OK && need > limit)
-        return fail_limit(p, j, m, limit, need, err);
+        return fail_limit(choice, j, m, limit, need, err);
     return status == GPP_OK && last != full ? follow(last, j, full->script[j], err) : status;
 }
 
@@ -178,86 +165,88 @@ static void sum_plan(const gpp__plan *plan, int device, size_t *between, size_t 
     *rest = plan->bytes[device] - *between;
 }
 
-static gpp_status choose_all(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last, int m,
+static gpp_status choose_all(const gpp__recipe *r, const gpp__plan_choice *choice,
+                             gpp__program_set *full, gpp__program_set *last, int m,
                              const size_t limit[], gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int j = 0; status == GPP_OK && j < p->partitions; j++)
-        status = choose_script(p, j, full, last, m, limit[j], err);
+    for (int j = 0; status == GPP_OK && j < r->partitions; j++)
+        status = choose_script(r, choice, j, full, last, m, limit[j], err);
     return status;
 }
 
-static size_t limit_of(const gpp_pipe *p, int d)
+static size_t limit_of(const gpp__recipe *r, const gpp__plan_choice *choice, int d)
 {
-    size_t limit = gpp__place_limit(p, d);
+    size_t limit = gpp__recipe_limit(r, choice, d);
     return limit ? limit : SIZE_MAX / 4;
 }
 
-static bool is_limited(const gpp_pipe *p)
+static bool is_limited(const gpp__recipe *r, const gpp__plan_choice *choice)
 {
-    bool limited = p->memory_limit > 0;
-    for (int d = 0; d < p->devices; d++)
-        limited |= gpp__place_limit(p, d) > 0;
+    bool limited = choice->memory_limit > 0;
+    for (int d = 0; d < r->devices; d++)
+        limited |= gpp__recipe_limit(r, choice, d) > 0;
     return limited;
 }
 
 /* What the limit of its memory leaves to each partition of a device. @param over  out: a device's
  * plan is too large */
-static gpp_status share_memory(gpp_pipe *p, const gpp__plan *plan, size_t limit[], bool *over,
-                               gpp_error *err)
+static gpp_status share_memory(const gpp__recipe *r, const gpp__plan_choice *choice,
+                               const gpp__plan *plan, size_t limit[], bool *over, gpp_error *err)
 {
     *over = false;
-    for (int d = 0; d < p->devices; d++) {
-        size_t between, rest, most = limit_of(p, d);
+    for (int d = 0; d < r->devices; d++) {
+        size_t between, rest, most = limit_of(r, choice, d);
         int sharing = 0;
         sum_plan(plan, d, &between, &rest);
         if (rest > most)
             return gpp__fail(err, GPP_ENOMEM,
                              "device %s: without what is kept for backwards it needs %zu bytes by "
                              "plan, the limit is %zu (more partitions or chunks need less)",
-                             p->device[d].name, rest, most);
+                             r->device[d].name, rest, most);
         *over |= plan->bytes[d] > most;
-        for (int j = 0; j < p->partitions; j++)
-            sharing += p->device_of[j] == d;
-        for (int j = 0; j < p->partitions; j++)
-            if (p->device_of[j] == d)
+        for (int j = 0; j < r->partitions; j++)
+            sharing += r->device_of[j] == d;
+        for (int j = 0; j < r->partitions; j++)
+            if (r->device_of[j] == d)
                 limit[j] = (most - rest) / (size_t)sharing;
     }
     return GPP_OK;
 }
 
 /* The rest of a plan depends a little on what is kept: it is looked at again after the choice. */
-static gpp_status choose_by_memory(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last,
-                                   int m, size_t limit[], gpp_error *err)
+static gpp_status choose_by_memory(const gpp__recipe *r, const gpp__plan_choice *choice,
+                                   gpp__program_set *full, gpp__program_set *last, int m,
+                                   size_t limit[], gpp_error *err)
 {
     bool over = true;
     gpp_status status = GPP_OK;
     for (int k = 0; status == GPP_OK && over && k < TRIES; k++) {
         gpp__plan *plan;
-        status = gpp__task_graph_make_plan(p, gpp__pipe_training(p), m, full, last, &plan, err);
+        status = gpp__plan_programs(r, choice, gpp__recipe_training(r), m, full, last, &plan, err);
         if (status != GPP_OK)
             return status;
-        status = share_memory(p, plan, limit, &over, err);
+        status = share_memory(r, choice, plan, limit, &over, err);
         gpp__plan_free(plan);
         if (status == GPP_OK && (over || k == 0)) {
-            status = choose_all(p, full, last, m, limit, err);
+            status = choose_all(r, choice, full, last, m, limit, err);
             over = true;
         }
     }
     return status;
 }
 
-gpp_status gpp__budget_choose(gpp_pipe *p, gpp__program_set *full, gpp__program_set *last, int m,
-                              gpp_error *err)
+gpp_status gpp__budget_choose(const gpp__recipe *r, const gpp__plan_choice *choice,
+                              gpp__program_set *full, gpp__program_set *last, int m, gpp_error *err)
 {
-    size_t *limit = malloc((size_t)p->partitions * sizeof *limit);
+    size_t *limit = malloc((size_t)r->partitions * sizeof *limit);
     if (!limit)
-        return gpp__fail(err, GPP_ENOMEM, "limits of %d partitions", p->partitions);
-    for (int j = 0; j < p->partitions; j++)
-        limit[j] = p->activation_limit ? p->activation_limit : SIZE_MAX / 4;
-    gpp_status status = choose_all(p, full, last, m, limit, err);
-    if (status == GPP_OK && !p->activation_limit && is_limited(p))
-        status = choose_by_memory(p, full, last, m, limit, err);
+        return gpp__fail(err, GPP_ENOMEM, "limits of %d partitions", r->partitions);
+    for (int j = 0; j < r->partitions; j++)
+        limit[j] = choice->activation_limit ? choice->activation_limit : SIZE_MAX / 4;
+    gpp_status status = choose_all(r, choice, full, last, m, limit, err);
+    if (status == GPP_OK && !choice->activation_limit && is_limited(r, choice))
+        status = choose_by_memory(r, choice, full, last, m, limit, err);
     free(limit);
     return status;
 }

@@ -16,6 +16,7 @@
 
 #include <stdio.h>
 
+#include "base/ints.h"
 #include "codelets/tasks/role.h"
 #include "sched/table.h"
 
@@ -160,12 +161,5 @@ gpp_status gpp__plan_makespan(const gpp__plan *plan, const double ms[], double s
 bool gpp__plan_grid(const gpp__plan *plan, FILE *out);
 bool gpp__plan_dot(const gpp__plan *plan, FILE *out);
 bool gpp__plan_text(const gpp__plan *plan, FILE *out);
-
-/**
- * torch.chunk's rule: pieces of ceil(rows/chunks) until the rows are used up, so there may be fewer
- * than `chunks`; for rows == 0, `chunks` empty ones. Returns their number, sets the size of all but
- * the last and of the last.
- */
-int gpp__chunk(int64_t rows, int chunks, int64_t *size, int64_t *last);
 
 #endif

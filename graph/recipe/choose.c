@@ -9,7 +9,7 @@
 
 #include "codelets/attr.h"
 #include "codelets/user/loss.h"
-#include "graph/run/pipe.h"
+#include "graph/recipe/recipe.h"
 
 const char *gpp_loss_name(size_t k)
 {
@@ -78,136 +78,142 @@ static gpp_status keep_text(const char *text, char **copy, gpp_error *err)
     return !text || *copy ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", text);
 }
 
-static gpp_status find_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+static gpp_status find_loss(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     if (o->loss_function) {
-        gpp_status status = gpp__user_loss_new(&p->user_loss, o->loss_function, err);
+        gpp_status status = gpp__user_loss_new(&r->user_loss, o->loss_function, err);
         if (status != GPP_OK)
             return status;
-        p->loss = p->user_loss;
-        p->loss_attr = malloc(p->loss->attr_size);
-        if (!p->loss_attr)
+        r->loss = r->user_loss;
+        r->loss_attr = malloc(r->loss->attr_size);
+        if (!r->loss_attr)
             return gpp__fail(err, GPP_ENOMEM, "attributes of a loss");
-        memcpy(p->loss_attr, gpp__user_loss_attr(p->loss), p->loss->attr_size);
+        memcpy(r->loss_attr, gpp__user_loss_attr(r->loss), r->loss->attr_size);
         return GPP_OK;
     }
     spec s;
     gpp_status status = parse_spec("loss", o->loss, &s, err);
     if (status != GPP_OK)
         return status;
-    for (int k = 0; gpp__losses[k] && !p->loss; k++)
+    for (int k = 0; gpp__losses[k] && !r->loss; k++)
         if (!strcmp(gpp__losses[k]->name, s.name))
-            p->loss = gpp__losses[k];
-    if (!p->loss)
+            r->loss = gpp__losses[k];
+    if (!r->loss)
         return fail_unknown("loss", s.name, gpp_loss_name, err);
-    return make_attr(s.name, p->loss->keys, p->loss->attr_size, &s, &p->loss_attr, err);
+    return make_attr(s.name, r->loss->keys, r->loss->attr_size, &s, &r->loss_attr, err);
 }
 
-static gpp_status take_class_weights(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+static gpp_status take_class_weights(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     if (!o->class_weights)
         return GPP_OK;
-    if (!p->loss || !p->loss->classes)
+    if (!r->loss || !r->loss->classes)
         return gpp__fail(err, GPP_EINVAL, "class_weights are given, but %s takes none",
-                         p->loss ? p->loss->name : "no loss");
-    int64_t classes = p->loss->classes(p->loss_attr, &p->y_desc);
+                         r->loss ? r->loss->name : "no loss");
+    int64_t classes = r->loss->classes(r->loss_attr, &r->y_desc);
     if (classes != o->class_weight_count)
-        return gpp__fail(err, GPP_ESHAPE, "%s: %lld classes, %d class weights", p->loss->name,
+        return gpp__fail(err, GPP_ESHAPE, "%s: %lld classes, %d class weights", r->loss->name,
                          (long long)classes, o->class_weight_count);
-    size_t bytes = (size_t)classes * sizeof *p->class_weight;
-    p->class_weights = classes;
-    p->class_weight = malloc(bytes);
-    if (!p->class_weight)
+    size_t bytes = (size_t)classes * sizeof *r->class_weight;
+    r->class_weights = classes;
+    r->class_weight = malloc(bytes);
+    if (!r->class_weight)
         return gpp__fail(err, GPP_ENOMEM, "%lld class weights", (long long)classes);
-    memcpy(p->class_weight, o->class_weights, bytes);
+    memcpy(r->class_weight, o->class_weights, bytes);
     return GPP_OK;
 }
 
-gpp_status gpp__choose_loss(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+gpp_status gpp__choose_loss(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     if (!o->loss && !o->loss_function)
-        return take_class_weights(p, o, err);
-    gpp_status status = find_loss(p, o, err);
+        return take_class_weights(r, o, err);
+    gpp_status status = find_loss(r, o, err);
     if (status == GPP_OK)
-        status = keep_text(o->loss, &p->loss_text, err);
+        status = keep_text(o->loss, &r->loss_text, err);
     if (status != GPP_OK)
         return status;
-    if (p->network->outputs != 1)
-        return gpp__fail(err, GPP_ESHAPE, "%s: takes one output, the model has %d", p->loss->name,
-                         p->network->outputs);
-    status = p->loss->target(p->loss_attr, &p->y_desc, &p->target_desc, err);
-    return status == GPP_OK ? take_class_weights(p, o, err) : status;
+    if (r->network->outputs != 1)
+        return gpp__fail(err, GPP_ESHAPE, "%s: takes one output, the model has %d", r->loss->name,
+                         r->network->outputs);
+    status = r->loss->target(r->loss_attr, &r->y_desc, &r->target_desc, err);
+    return status == GPP_OK ? take_class_weights(r, o, err) : status;
 }
 
-static gpp_status find_optimizer(gpp_pipe *p, const char *text, gpp_error *err)
+static gpp_status find_optimizer(gpp__recipe *r, const char *text, gpp_error *err)
 {
     spec s;
     gpp_status status = parse_spec("optimizer", text, &s, err);
     if (status != GPP_OK)
         return status;
-    for (int k = 0; gpp__optimizers[k] && !p->optimizer; k++)
+    for (int k = 0; gpp__optimizers[k] && !r->optimizer; k++)
         if (!strcmp(gpp__optimizers[k]->name, s.name))
-            p->optimizer = gpp__optimizers[k];
-    if (!p->optimizer)
+            r->optimizer = gpp__optimizers[k];
+    if (!r->optimizer)
         return fail_unknown("optimizer", s.name, gpp_optimizer_name, err);
     status =
-        make_attr(s.name, p->optimizer->keys, p->optimizer->attr_size, &s, &p->optimizer_attr, err);
-    if (status == GPP_OK && p->optimizer->check)
-        status = p->optimizer->check(p->optimizer_attr, err);
+        make_attr(s.name, r->optimizer->keys, r->optimizer->attr_size, &s, &r->optimizer_attr, err);
+    if (status == GPP_OK && r->optimizer->check)
+        status = r->optimizer->check(r->optimizer_attr, err);
     return status;
 }
 
-gpp_status gpp__choose_optimizer(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+double gpp__recipe_lr(const gpp__recipe *r)
 {
-    double rate;
-    if (!o->optimizer)
-        return GPP_OK;
-    gpp_status status = find_optimizer(p, o->optimizer, err);
-    if (status == GPP_OK)
-        status = keep_text(o->optimizer, &p->optimizer_text, err);
-    if (status == GPP_OK)
-        status = keep_text(o->schedule, &p->schedule_text, err);
-    if (status != GPP_OK)
-        return status;
-    memcpy(&p->base_lr, (char *)p->optimizer_attr + p->optimizer->lr_offset, sizeof p->base_lr);
-    return o->schedule ? gpp_schedule_rate(o->schedule, 0, p->base_lr, &rate, err) : GPP_OK;
+    double lr;
+    memcpy(&lr, (const char *)r->optimizer_attr + r->optimizer->lr_offset, sizeof lr);
+    return lr;
 }
 
-static gpp_status take_table(gpp_pipe *p, const char *text, gpp_error *err)
+gpp_status gpp__choose_optimizer(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
-    gpp_status status = keep_text(text, &p->table_text, err);
+    if (!o->optimizer)
+        return GPP_OK;
+    gpp_status status = find_optimizer(r, o->optimizer, err);
+    if (status == GPP_OK)
+        status = keep_text(o->optimizer, &r->optimizer_text, err);
+    if (status == GPP_OK)
+        status = keep_text(o->schedule, &r->lr_schedule_text, err);
     if (status != GPP_OK)
         return status;
-    p->own_schedule = gpp__schedule_of_text(p->table_text);
-    p->schedule = &p->own_schedule;
+    double lr = gpp__recipe_lr(r), rate;
+    return o->schedule ? gpp_schedule_rate(o->schedule, 0, lr, &rate, err) : GPP_OK;
+}
+
+static gpp_status take_table(gpp__recipe *r, const char *text, gpp_error *err)
+{
+    gpp_status status = keep_text(text, &r->table_text, err);
+    if (status != GPP_OK)
+        return status;
+    r->own_schedule = gpp__schedule_of_text(r->table_text);
+    r->schedule = &r->own_schedule;
     return GPP_OK;
 }
 
-gpp_status gpp__choose_schedule(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+gpp_status gpp__choose_schedule(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     static const char table[] = "table:";
     gpp_status status = GPP_OK;
-    p->schedule = o->pipeline ? gpp__schedule_find(o->pipeline) : &gpp__schedule_gpipe;
-    if (!p->schedule && !strncmp(o->pipeline, table, sizeof table - 1))
-        status = take_table(p, o->pipeline + sizeof table - 1, err);
-    else if (!p->schedule)
+    r->schedule = o->pipeline ? gpp__schedule_find(o->pipeline) : &gpp__schedule_gpipe;
+    if (!r->schedule && !strncmp(o->pipeline, table, sizeof table - 1))
+        status = take_table(r, o->pipeline + sizeof table - 1, err);
+    else if (!r->schedule)
         status = fail_unknown("pipeline", o->pipeline, gpp_pipeline_name, err);
-    if (status == GPP_OK && p->schedule->split && o->checkpoint == GPP_CHECKPOINT_BUDGET)
+    if (status == GPP_OK && r->schedule->split && o->checkpoint == GPP_CHECKPOINT_BUDGET)
         status = gpp__fail(err, GPP_EINVAL,
                            "pipeline %s has gradients of parameters as tasks of their own, which "
                            "checkpoint budget cannot have",
-                           p->schedule->name);
+                           r->schedule->name);
     return status;
 }
 
 gpp_status gpp_optimizer_param_scale(const char *optimizer, double *scale, gpp_error *err)
 {
-    gpp_pipe p = {0}; /* only to be asked for its optimizer */
+    gpp__recipe r = {0}; /* only to be asked for its optimizer */
     if (!scale)
         return gpp__fail(err, GPP_EINVAL, "scale is NULL");
-    gpp_status status = optimizer ? find_optimizer(&p, optimizer, err) : GPP_OK;
+    gpp_status status = optimizer ? find_optimizer(&r, optimizer, err) : GPP_OK;
     if (status == GPP_OK)
-        *scale = GPP_PARAM_SCALE + (p.optimizer ? p.optimizer->states(p.optimizer_attr) : 0);
-    free(p.optimizer_attr);
+        *scale = GPP_PARAM_SCALE + (r.optimizer ? r.optimizer->states(r.optimizer_attr) : 0);
+    free(r.optimizer_attr);
     return status;
 }

@@ -7,7 +7,7 @@
 
 #include <gridpipe/balance.h>
 
-#include "graph/run/pipe.h"
+#include "graph/recipe/recipe.h"
 
 #define ADVICE                                                                                     \
     "; without a balance the library cuts by a guess of costs, gpp_balance_by_time "               \
@@ -15,13 +15,13 @@
 
 /* --- balance ---------------------------------------------------------------------------------- */
 
-static gpp_status given_balance(gpp_pipe *p, const int *balance, gpp_error *err)
+static gpp_status given_balance(gpp__recipe *r, const int *balance, gpp_error *err)
 {
     char text[128];
     size_t at = 0;
     int64_t sum = 0;
     int least = 1, at_least = 0;
-    for (int j = 0; j < p->partitions; j++) {
+    for (int j = 0; j < r->partitions; j++) {
         if (at < sizeof text)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%d", j ? ", " : "", balance[j]);
         sum += balance[j];
@@ -29,13 +29,13 @@ static gpp_status given_balance(gpp_pipe *p, const int *balance, gpp_error *err)
             least = balance[j];
             at_least = j;
         }
-        p->balance[j] = balance[j];
+        r->balance[j] = balance[j];
     }
-    if (sum != p->model->count)
+    if (sum != r->model->count)
         return gpp__fail(err, GPP_EINVAL,
                          "model and sum of balance have different length (model: %d, sum of "
                          "balance: %lld)" ADVICE,
-                         p->model->count, (long long)sum);
+                         r->model->count, (long long)sum);
     if (least < 1)
         return gpp__fail(
             err, GPP_EINVAL,
@@ -64,16 +64,16 @@ double gpp__guess_cost(const gpp__layer *l)
     return 1 + (l->op->flops ? l->op->flops(l) : elements) + FLOPS_PER_BYTE * bytes;
 }
 
-static gpp_status automatic_balance(gpp_pipe *p, gpp_error *err)
+static gpp_status automatic_balance(gpp__recipe *r, gpp_error *err)
 {
-    double *cost = calloc((size_t)p->model->count + 1, sizeof *cost);
+    double *cost = calloc((size_t)r->model->count + 1, sizeof *cost);
     if (!cost)
-        return gpp__fail(err, GPP_ENOMEM, "costs of %d layers", p->model->count);
-    for (int u = 0; u < p->model->count; u++)
-        for (int k = p->network->first[u]; k < p->network->first[u + 1]; k++)
-            cost[u] += gpp__guess_cost(&p->network->node[k]);
+        return gpp__fail(err, GPP_ENOMEM, "costs of %d layers", r->model->count);
+    for (int u = 0; u < r->model->count; u++)
+        for (int k = r->network->first[u]; k < r->network->first[u + 1]; k++)
+            cost[u] += gpp__guess_cost(&r->network->node[k]);
     gpp_status status =
-        gpp_balance_minmax((size_t)p->model->count, cost, (size_t)p->partitions, p->balance, err);
+        gpp_balance_minmax((size_t)r->model->count, cost, (size_t)r->partitions, r->balance, err);
     free(cost);
     return status;
 }
@@ -107,135 +107,118 @@ static bool begins_partition(const gpp_model *m, int u)
            (m->unit[u].device && strcmp(device_of_unit(m, u), device_of_unit(m, u - 1)) != 0);
 }
 
-static void balance_by_placement(gpp_pipe *p)
+static void balance_by_placement(gpp__recipe *r)
 {
     int j = -1;
-    for (int u = 0; u < p->model->count; u++) {
-        if (begins_partition(p->model, u))
-            p->requested[++j] = device_of_unit(p->model, u);
-        p->balance[j]++;
+    for (int u = 0; u < r->model->count; u++) {
+        if (begins_partition(r->model, u))
+            r->requested[++j] = device_of_unit(r->model, u);
+        r->balance[j]++;
     }
-}
-
-/* Every placed layer is in a partition that runs there. */
-gpp_status gpp__cut_check_placement(const gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
-{
-    for (int u = 0; u < p->model->count; u++) {
-        const gpp__unit *unit = &p->model->unit[u];
-        int j = gpp_pipe_partition_of(p, u);
-        const char *given = o->devices ? o->devices[j] : p->requested[j] ? p->requested[j] : "";
-        const char *name = p->device_name[p->device_of[j]];
-        if (unit->device && strcmp(unit->device, given) != 0 && strcmp(unit->device, name) != 0)
-            return gpp__fail_layer(err, GPP_EINVAL, u,
-                                   "layer %d (\"%s\") is placed on %s, but its partition %d is on "
-                                   "%s",
-                                   u, unit->label, unit->device, j, name);
-    }
-    return GPP_OK;
 }
 
 /* --- partitions ------------------------------------------------------------------------------- */
 
-static gpp_status count_partitions(gpp_pipe *p, const gpp_pipe_options *o, bool *derive,
+static gpp_status count_partitions(gpp__recipe *r, const gpp_pipe_options *o, bool *derive,
                                    gpp_error *err)
 {
     int derived = 0;
-    *derive = !o->balance && !o->devices && is_placed(p->model);
-    for (int u = 0; *derive && u < p->model->count; u++)
-        derived += begins_partition(p->model, u);
+    *derive = !o->balance && !o->devices && is_placed(r->model);
+    for (int u = 0; *derive && u < r->model->count; u++)
+        derived += begins_partition(r->model, u);
     if (*derive && o->partitions && o->partitions != derived)
         return gpp__fail(err, GPP_EINVAL,
                          "the devices that layers are placed on make %d partitions, not %d",
                          derived, o->partitions);
-    p->partitions = *derive ? derived : o->partitions ? o->partitions : 1;
+    r->partitions = *derive ? derived : o->partitions ? o->partitions : 1;
     return GPP_OK;
 }
 
-static gpp_status allocate(gpp_pipe *p, gpp_error *err)
+static gpp_status allocate(gpp__recipe *r, gpp_error *err)
 {
-    size_t n = (size_t)p->partitions;
-    p->balance = calloc(n, sizeof *p->balance);
-    p->first = calloc(n, sizeof *p->first);
-    p->home = calloc(n, sizeof *p->home);
-    p->requested = calloc(n, sizeof *p->requested);
-    p->device_of = calloc(n, sizeof *p->device_of);
-    p->stage = calloc(n, sizeof *p->stage);
-    return p->balance && p->first && p->home && p->requested && p->device_of && p->stage
+    size_t n = (size_t)r->partitions;
+    r->balance = calloc(n, sizeof *r->balance);
+    r->first = calloc(n, sizeof *r->first);
+    r->home = calloc(n, sizeof *r->home);
+    r->requested = calloc(n, sizeof *r->requested);
+    r->device_of = calloc(n, sizeof *r->device_of);
+    r->stage = calloc(n, sizeof *r->stage);
+    return r->balance && r->first && r->home && r->requested && r->device_of && r->stage
                ? GPP_OK
-               : gpp__fail(err, GPP_ENOMEM, "%d partitions", p->partitions);
+               : gpp__fail(err, GPP_ENOMEM, "%d partitions", r->partitions);
 }
 
-gpp_status gpp__cut(gpp_pipe *p, const gpp_pipe_options *o, gpp_error *err)
+gpp_status gpp__cut(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     bool derive;
-    gpp_status status = count_partitions(p, o, &derive, err);
+    gpp_status status = count_partitions(r, o, &derive, err);
     if (status == GPP_OK)
-        status = allocate(p, err);
+        status = allocate(r, err);
     if (status != GPP_OK)
         return status;
     if (derive)
-        balance_by_placement(p);
+        balance_by_placement(r);
     else if (o->balance)
-        status = given_balance(p, o->balance, err);
-    else if (p->model->count)
-        status = automatic_balance(p, err);
-    for (int j = 1; status == GPP_OK && j < p->partitions; j++)
-        p->first[j] = p->first[j - 1] + p->balance[j - 1];
+        status = given_balance(r, o->balance, err);
+    else if (r->model->count)
+        status = automatic_balance(r, err);
+    for (int j = 1; status == GPP_OK && j < r->partitions; j++)
+        r->first[j] = r->first[j - 1] + r->balance[j - 1];
     return status;
 }
 
-int gpp_pipe_partition_of(const gpp_pipe *p, int layer)
+int gpp__recipe_partition_of(const gpp__recipe *r, int layer)
 {
-    int count = p ? p->model->count : 0, j = 0, at = layer < 0 ? layer + count : layer;
+    int count = r->model->count, j = 0, at = layer < 0 ? layer + count : layer;
     if (at < 0 || at >= count)
         return -1;
-    while (at >= p->first[j] + p->balance[j])
+    while (at >= r->first[j] + r->balance[j])
         j++;
     return j;
 }
 
 /* --- shared parameters ------------------------------------------------------------------------ */
 
-static int partition_of_node(const gpp_pipe *p, int node)
+static int partition_of_node(const gpp__recipe *r, int node)
 {
-    int j = gpp_pipe_partition_of(p, p->network->node[node].index);
+    int j = gpp__recipe_partition_of(r, r->network->node[node].index);
     return j < 0 ? 0 : j;
 }
 
-static void join(gpp_pipe *p, int a, int b)
+static void join(gpp__recipe *r, int a, int b)
 {
-    int low = p->home[a] < p->home[b] ? p->home[a] : p->home[b];
-    int high = p->home[a] + p->home[b] - low;
-    for (int j = 0; j < p->partitions; j++)
-        if (p->home[j] == high)
-            p->home[j] = low;
-    p->shares = true;
+    int low = r->home[a] < r->home[b] ? r->home[a] : r->home[b];
+    int high = r->home[a] + r->home[b] - low;
+    for (int j = 0; j < r->partitions; j++)
+        if (r->home[j] == high)
+            r->home[j] = low;
+    r->shares = true;
 }
 
-gpp_status gpp__cut_homes(gpp_pipe *p, gpp_error *err)
+gpp_status gpp__cut_homes(gpp__recipe *r, gpp_error *err)
 {
-    for (int j = 0; j < p->partitions; j++)
-        p->home[j] = j;
-    for (int k = 0; k < p->network->nodes; k++) {
-        const gpp__layer *l = &p->network->node[k];
+    for (int j = 0; j < r->partitions; j++)
+        r->home[j] = j;
+    for (int k = 0; k < r->network->nodes; k++) {
+        const gpp__layer *l = &r->network->node[k];
         if (l->shares < 0)
             continue;
-        const gpp__layer *owner = &p->network->node[l->shares];
-        int a = partition_of_node(p, l->shares), b = partition_of_node(p, k);
-        if (p->device_of[a] != p->device_of[b])
+        const gpp__layer *owner = &r->network->node[l->shares];
+        int a = partition_of_node(r, l->shares), b = partition_of_node(r, k);
+        if (r->device_of[a] != r->device_of[b])
             return gpp__fail_layer(
                 err, GPP_EINVAL, l->index,
                 "layers %d (\"%s\") and %d (\"%s\") share parameters and must be "
                 "on one device, but are on %s and %s",
-                owner->index, owner->label, l->index, l->label, p->device_name[p->device_of[a]],
-                p->device_name[p->device_of[b]]);
-        if (a != b && p->home[a] != p->home[b])
-            join(p, a, b);
+                owner->index, owner->label, l->index, l->label, r->device_name[r->device_of[a]],
+                r->device_name[r->device_of[b]]);
+        if (a != b && r->home[a] != r->home[b])
+            join(r, a, b);
     }
     return GPP_OK;
 }
 
-/* --- crossings -------------------------------------------------------------------------------- */
+/* --- edges -------------------------------------------------------------------------------- */
 
 static int in_port_of(const gpp__stage *s, int value)
 {
@@ -245,30 +228,30 @@ static int in_port_of(const gpp__stage *s, int value)
     return port;
 }
 
-static gpp__crossing crossing_of(const gpp_pipe *p, int from, int port)
+static gpp__recipe_edge edge_of(const gpp__recipe *r, int from, int port)
 {
-    int value = p->stage[from].out[port];
-    const gpp__value *v = &p->network->value[value];
-    gpp__crossing c = {value, from, p->partitions, port, v->consumer_slot, ""};
+    int value = r->stage[from].out[port];
+    const gpp__value *v = &r->network->value[value];
+    gpp__recipe_edge c = {value, from, r->partitions, port, v->consumer_slot, ""};
     if (v->skip)
         snprintf(c.name, sizeof c.name, "%s%s%s", v->name.ns, *v->name.ns ? "." : "", v->name.name);
     if (v->consumer != GPP__CALLER) {
-        c.to = partition_of_node(p, v->consumer);
-        c.in_port = in_port_of(&p->stage[c.to], value);
+        c.to = partition_of_node(r, v->consumer);
+        c.in_port = in_port_of(&r->stage[c.to], value);
     }
     return c;
 }
 
-gpp_status gpp__cut_crossings(gpp_pipe *p, gpp_error *err)
+gpp_status gpp__cut_edges(gpp__recipe *r, gpp_error *err)
 {
     int count = 0;
-    for (int j = 0; j < p->partitions; j++)
-        count += p->stage[j].outs;
-    p->crossing = calloc((size_t)count + 1, sizeof *p->crossing);
-    if (!p->crossing)
+    for (int j = 0; j < r->partitions; j++)
+        count += r->stage[j].outs;
+    r->edge = calloc((size_t)count + 1, sizeof *r->edge);
+    if (!r->edge)
         return gpp__fail(err, GPP_ENOMEM, "%d tensors between partitions", count);
-    for (int j = 0; j < p->partitions; j++)
-        for (int port = 0; port < p->stage[j].outs; port++)
-            p->crossing[p->crossings++] = crossing_of(p, j, port);
+    for (int j = 0; j < r->partitions; j++)
+        for (int port = 0; port < r->stage[j].outs; port++)
+            r->edge[r->edges++] = edge_of(r, j, port);
     return GPP_OK;
 }

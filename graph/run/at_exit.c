@@ -43,8 +43,8 @@ static bool runs_elsewhere(gpp__flight *f, int worker)
 {
     if (gpp__job_wait_while_moving(&f->job, 0))
         return false; /* all have ended, and the plan may be gone */
-    for (size_t k = 0; k < f->exec->plan->tasks; k++) {
-        gpp__cell *c = &f->exec->cell[k];
+    for (size_t k = 0; k < f->graph->step.plan->tasks; k++) {
+        gpp__cell *c = &f->graph->cell[k];
         if (atomic_load(&c->begun) == f->job.run && atomic_load(&c->ended) != f->job.run &&
             c->worker != worker)
             return true;

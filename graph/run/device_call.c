@@ -123,7 +123,9 @@ static gpp_status pack(const gpp__run *run, char *const data[], void *arg)
 
 gpp_status gpp__pack_block(gpp_pipe *p, int home, gpp_error *err)
 {
-    const gpp__device_call e = {
-        .run = pack, .arg = &p->stage[home], .uses = 1, .use = {{GPP__PARAMS, home, STARPU_RW}}};
-    return gpp__device_call_run(p, p->device_of[home], &e, err);
+    const gpp__device_call e = {.run = pack,
+                                .arg = &p->recipe->stage[home],
+                                .uses = 1,
+                                .use = {{GPP__PARAMS, home, STARPU_RW}}};
+    return gpp__device_call_run(p, p->recipe->device_of[home], &e, err);
 }

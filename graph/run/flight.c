@@ -55,7 +55,7 @@ static bool set_buffers(struct starpu_task *task, const gpp__task_graph *e, cons
 
 static int submit_task(const gpp_pipe *p, const gpp__task_graph *e, size_t k)
 {
-    const gpp__task *t = &e->plan->task[k];
+    const gpp__task *t = &e->step.plan->task[k];
     struct starpu_task *task = starpu_task_create();
     task->cl = codelet_of[t->kind];
     task->cl_arg = &e->cell[k];
@@ -75,8 +75,8 @@ static int submit_task(const gpp_pipe *p, const gpp__task_graph *e, size_t k)
 static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *e)
 {
     bool room = true;
-    for (int d = 0; d < p->devices; d++)
-        room &= gpp__lane_has_room(p->state[d].lane, e->plan->count[d]);
+    for (int d = 0; d < p->recipe->devices; d++)
+        room &= gpp__lane_has_room(p->state[d].lane, e->step.plan->count[d]);
     return room;
 }
 
@@ -89,18 +89,19 @@ static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *e, gpp_error
     gpp__settle(p);
     if (p->stuck)
         return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
-    for (int d = 0; d < p->devices && status == GPP_OK; d++)
-        status = gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->plan->count[d], err);
+    for (int d = 0; d < p->recipe->devices && status == GPP_OK; d++)
+        status =
+            gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->step.plan->count[d], err);
     return status;
 }
 
 /** Gives every task its position in its device's lane: tables follow one another without gaps. */
 static void number_tasks(gpp_pipe *p, gpp__task_graph *e)
 {
-    for (int d = 0; d < p->devices; d++) {
-        uint64_t first = gpp__lane_extend(p->state[d].lane, e->plan->count[d]);
-        for (size_t k = 0; k < e->plan->count[d]; k++)
-            e->ticket[e->plan->table[d][k]].position = first + k;
+    for (int d = 0; d < p->recipe->devices; d++) {
+        uint64_t first = gpp__lane_extend(p->state[d].lane, e->step.plan->count[d]);
+        for (size_t k = 0; k < e->step.plan->count[d]; k++)
+            e->ticket[e->step.plan->table[d][k]].position = first + k;
     }
 }
 
@@ -110,7 +111,7 @@ static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
 {
     p->broken = true;
     gpp__job_stop(job);
-    for (int d = 0; d < p->devices; d++)
+    for (int d = 0; d < p->recipe->devices; d++)
         gpp__lane_abandon(p->state[d].lane);
     for (size_t k = 0; k < missing; k++)
         gpp__job_finished(job);
@@ -132,16 +133,16 @@ static void mark_iteration(const gpp_pipe *p, uint64_t run)
 
 static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
-    const gpp__task_graph *e = f->exec;
+    const gpp__task_graph *e = f->graph;
     int refused = 0;
     size_t submitted = 0;
     mark_iteration(p, f->job.run);
-    while (submitted < e->plan->tasks && !(refused = submit_task(p, e, submitted)))
+    while (submitted < e->step.plan->tasks && !(refused = submit_task(p, e, submitted)))
         submitted++;
     mark_iteration(p, 0);
     if (!refused)
         return GPP_OK;
-    drain(p, &f->job, e->plan->tasks - submitted);
+    drain(p, &f->job, e->step.plan->tasks - submitted);
     return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
 }
 
@@ -168,23 +169,23 @@ gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
 static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *e, uint64_t step)
 {
     gpp__job *job = &f->job;
-    bool goes_back = e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    bool goes_back = e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
     job->training = goes_back && !p->as_evaluation;
-    job->nan_is_error = p->nan_is_error;
-    job->loss = p->loss;
-    job->loss_attr = p->loss_attr;
-    job->y_desc = &p->y_desc;
-    job->target_desc = &p->target_desc;
-    job->optimizer = p->optimizer;
-    job->optimizer_attr = p->optimizer_attr;
+    job->nan_is_error = p->recipe->nan_is_error;
+    job->loss = p->recipe->loss;
+    job->loss_attr = p->recipe->loss_attr;
+    job->y_desc = &p->recipe->y_desc;
+    job->target_desc = &p->recipe->target_desc;
+    job->optimizer = p->recipe->optimizer;
+    job->optimizer_attr = p->recipe->optimizer_attr;
     job->seed = p->seed;
     job->step = step;
-    job->micro_batches = e->plan->shape.micro_batches;
-    job->class_weight = p->class_weight;
-    job->class_weights = p->class_weights;
-    job->each = e->flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
-    job->clip_norm = p->clip_norm;
-    job->skip_nonfinite = p->skip_nonfinite;
+    job->micro_batches = e->step.plan->shape.micro_batches;
+    job->class_weight = p->recipe->class_weight;
+    job->class_weights = p->recipe->class_weights;
+    job->each = e->step.flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
+    job->clip_norm = p->recipe->clip_norm;
+    job->skip_nonfinite = p->recipe->skip_nonfinite;
     atomic_store(&job->skipped, false);
     atomic_store(&job->norm, NAN);
     atomic_store(&job->norm_there, false);
@@ -215,7 +216,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, u
     gpp_error_clear(&f->error);
     set_job(p, f, e, step);
     gpp_status status = gpp__exit_watch(p, err);
-    if (status == GPP_OK && (e->flags & GPP__DO_UPDATE))
+    if (status == GPP_OK && (e->step.flags & GPP__DO_UPDATE))
         status = gpp__learn_prepare(p, f, err);
     if (status == GPP_OK)
         status = reserve_lanes(p, e, err);
@@ -226,15 +227,15 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, u
     if (status != GPP_OK)
         return status;
     number_tasks(p, e);
-    f->exec = e;
+    f->graph = e;
     f->flying = true;
     f->steps = p->steps;
     f->updates = p->updates;
     f->job.over = workers_rest;
     f->job.over_arg = p;
-    gpp__exit_begin_job(&f->job, ++p->runs, e->plan->tasks);
+    gpp__exit_begin_job(&f->job, ++p->runs, e->step.plan->tasks);
     gpp__policy_busy(p->runtime.context);
-    assume_success(p, e->flags);
+    assume_success(p, e->step.flags);
     gpp_status submitted = submit_all(p, f, &f->error);
     if (submitted != GPP_OK) {
         f->status = submitted;
@@ -252,13 +253,13 @@ static void give_up(gpp_pipe *p)
     for (int t = 0; t < GPP__FLIGHTS; t++)
         if (p->flight[t].flying)
             gpp__job_stop(&p->flight[t].job);
-    for (int d = 0; d < p->devices; d++)
+    for (int d = 0; d < p->recipe->devices; d++)
         gpp__lane_abandon(p->state[d].lane);
     for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
         if (p->flight[t].flying)
             p->stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog);
     p->broken |= p->stuck;
-    for (int d = 0; !p->stuck && d < p->devices; d++)
+    for (int d = 0; !p->stuck && d < p->recipe->devices; d++)
         gpp__lane_restore(p->state[d].lane);
 }
 
@@ -298,21 +299,21 @@ static gpp_status cancel(gpp__flight *f)
  * fail was known of, consistency is gone. Later flights do nothing, and must have ended first. */
 static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__task_graph *e = f->exec;
+    const gpp__task_graph *e = f->graph;
     for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
         if (p->flight[t].flying && p->watchdog > 0 &&
             !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog))
             give_up(p);
         else if (p->flight[t].flying)
             gpp__job_wait(&p->flight[t].job, NULL);
-    if (e->flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
+    if (e->step.flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
         p->has_grads = p->pending = false;
     p->steps = f->steps < p->steps ? f->steps : p->steps;
     p->updates = f->updates < p->updates ? f->updates : p->updates;
     if (p->stuck || !atomic_load(&f->job.updates))
         return;
     gpp__learn_restore(p, f->job.run);
-    if (p->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
+    if (p->recipe->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
         return;
     p->broken = true;
     gpp__log(GPP_LOG_ERROR, "what cannot fail has failed after %d partitions were updated: %s",
@@ -328,7 +329,7 @@ static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
     if (status != GPP_OK)
         return status;
     f->loss = 0;
-    for (int i = 0; i < f->exec->plan->shape.micro_batches; i++)
+    for (int i = 0; i < f->graph->step.plan->shape.micro_batches; i++)
         f->loss += ((const double *)part)[i];
     gpp__host_release(p, GPP__LOSSES, turn);
     return GPP_OK;
@@ -354,29 +355,29 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
 
 gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
 {
-    const gpp__task_graph *e = p->last_exec;
+    const gpp__task_graph *e = p->last_graph;
     *ms = p->last.bound_ms;
-    return e ? gpp__plan_makespan(e->plan, e->ms, NULL, ms, err) : GPP_OK;
+    return e ? gpp__plan_makespan(e->step.plan, e->ms, NULL, ms, err) : GPP_OK;
 }
 
 /* The bound is found when somebody asks for it, from the times of tasks: unless they are needed for
  * another step first. */
 static void take_stats(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__task_graph *e = f->exec;
-    size_t n = e->plan->tasks;
+    const gpp__task_graph *e = f->graph;
+    size_t n = e->step.plan->tasks;
     double start = INFINITY, end = -INFINITY;
-    if (p->last_exec == e) {
+    if (p->last_graph == e) {
         if (gpp__flight_bound(p, &p->last.bound_ms, NULL) != GPP_OK)
             p->has_last = false;
-        p->last_exec = NULL;
+        p->last_graph = NULL;
     }
     for (size_t k = 0; k < n; k++) {
         start = fmin(start, e->cell[k].start);
         end = fmax(end, e->cell[k].end);
         e->ms[k] = 1e3 * (e->cell[k].end - e->cell[k].start);
     }
-    f->stats = (gpp_step_stats){.micro_batches = e->plan->shape.micro_batches,
+    f->stats = (gpp_step_stats){.micro_batches = e->step.plan->shape.micro_batches,
                                 .tasks = (int)n,
                                 .step_ms = 1e3 * (end - start),
                                 .lr = f->lr,
@@ -387,13 +388,13 @@ static void take_stats(gpp_pipe *p, gpp__flight *f)
 static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
 {
     gpp_status status = GPP_OK;
-    gpp__exit_note_success(f->exec->flags & GPP__DO_BACKWARD);
-    if (f->exec->flags & GPP__DO_UPDATE)
+    gpp__exit_note_success(f->graph->step.flags & GPP__DO_BACKWARD);
+    if (f->graph->step.flags & GPP__DO_UPDATE)
         gpp__discard_kept(p);
     else
-        status = gpp__commit_statistics(p, f->exec, &f->error);
+        status = gpp__commit_statistics(p, f->graph, &f->error);
     f->loss = NAN;
-    if (status == GPP_OK && (f->exec->flags & GPP__DO_LOSS))
+    if (status == GPP_OK && (f->graph->step.flags & GPP__DO_LOSS))
         status = read_loss(p, f);
     if (status == GPP_OK)
         status = read_norm(p, f);

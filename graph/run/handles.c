@@ -41,7 +41,7 @@ static void charge(gpp_pipe *p, gpp__handle *b, int device, int other)
 
 static void uncharge(gpp_pipe *p, gpp__handle *b)
 {
-    for (int d = 0; d < p->devices; d++)
+    for (int d = 0; d < p->recipe->devices; d++)
         for (int c = 0; c < 2; c++)
             if (b->charge[c].meter == &p->state[d].meter)
                 p->state[d].planned -= b->bytes;
@@ -95,10 +95,10 @@ int gpp__slot_of(const gpp__task_graph *e, const gpp__buffer *b)
     if (b->cls == GPP__FETCHED)
         return b->slot * GPP__FLIGHTS + e->turn;
     if (b->cls != GPP__EDGE || b->slot != 0 || e->turn < 2 ||
-        (e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+        (e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return b->slot;
-    for (size_t k = 0; k < e->plan->buffers; k++)
-        slots += e->plan->buffer[k].cls == b->cls && e->plan->buffer[k].j == b->j;
+    for (size_t k = 0; k < e->step.plan->buffers; k++)
+        slots += e->step.plan->buffer[k].cls == b->cls && e->step.plan->buffer[k].j == b->j;
     return slots + e->turn - 2;
 }
 
@@ -111,7 +111,7 @@ static size_t bytes_now(const gpp_pipe *p, const gpp__task_graph *e, const gpp__
 
 size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *e, int device)
 {
-    const gpp__plan *plan = e->plan;
+    const gpp__plan *plan = e->step.plan;
     size_t missing = 0;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];

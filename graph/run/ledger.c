@@ -14,12 +14,12 @@
 
 static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
 {
-    return &p->network->node[n->node].param[n->param];
+    return &p->recipe->network->node[n->node].param[n->param];
 }
 
 static int states_of(const gpp_pipe *p)
 {
-    return p->optimizer ? p->optimizer->states(p->optimizer_attr) : 0;
+    return p->recipe->optimizer ? p->recipe->optimizer->states(p->recipe->optimizer_attr) : 0;
 }
 
 /* PyTorch counts batches in a tensor of rank 0. */
@@ -35,8 +35,8 @@ static gpp__ledger_entry entry_of(const gpp_pipe *p, const gpp__named *n)
                            .dtype = q->dtype,
                            .rank = is_counter(q) ? 0 : q->rank,
                            .cls = GPP__PARAMS,
-                           .home = p->home[n->partition],
-                           .at = p->stage[n->partition].param_at[n->k] + q->offset,
+                           .home = p->recipe->home[n->partition],
+                           .at = p->recipe->stage[n->partition].param_at[n->k] + q->offset,
                            .bytes = (size_t)q->count * gpp_dtype_size(q->dtype)};
     for (int d = 0; d < e.rank; d++)
         e.dim[d] = q->dim[d];
@@ -48,10 +48,10 @@ static gpp__ledger_entry state_entry(const gpp_pipe *p, const gpp__named *n, int
 {
     gpp__ledger_entry e = entry_of(p, n);
     e.name = *name;
-    *name += sprintf(*name, "optimizer.%s.%s", p->optimizer->state_names[s], n->name) + 1;
+    *name += sprintf(*name, "optimizer.%s.%s", p->recipe->optimizer->state_names[s], n->name) + 1;
     e.cls = GPP__OPTIMIZER;
-    e.at = (size_t)s * gpp__block_end(p, e.home)->state_at_end +
-           p->stage[n->partition].state_at[n->k] + param_of(p, n)->offset;
+    e.at = (size_t)s * gpp__recipe_block_end(p->recipe, e.home)->state_at_end +
+           p->recipe->stage[n->partition].state_at[n->k] + param_of(p, n)->offset;
     return e;
 }
 
@@ -59,9 +59,9 @@ static size_t state_name_bytes(const gpp_pipe *p, int states)
 {
     size_t bytes = 1;
     for (int s = 0; s < states; s++)
-        for (int k = 0; k < p->parameters; k++)
-            bytes += strlen("optimizer..") + strlen(p->optimizer->state_names[s]) +
-                     strlen(p->named[k].name) + 1;
+        for (int k = 0; k < p->recipe->parameters; k++)
+            bytes += strlen("optimizer..") + strlen(p->recipe->optimizer->state_names[s]) +
+                     strlen(p->recipe->named[k].name) + 1;
     return bytes;
 }
 
@@ -69,11 +69,11 @@ static gpp_status fill(gpp__ledger *l, int states, gpp_error *err)
 {
     const gpp_pipe *p = l->pipe;
     char *name = l->state_names;
-    for (int k = 0; k < p->parameters + p->buffers; k++)
-        l->entry[l->entries++] = entry_of(p, &p->named[k]);
+    for (int k = 0; k < p->recipe->parameters + p->recipe->buffers; k++)
+        l->entry[l->entries++] = entry_of(p, &p->recipe->named[k]);
     for (int s = 0; s < states; s++)
-        for (int k = 0; k < p->parameters; k++)
-            l->entry[l->entries++] = state_entry(p, &p->named[k], s, &name);
+        for (int k = 0; k < p->recipe->parameters; k++)
+            l->entry[l->entries++] = state_entry(p, &p->recipe->named[k], s, &name);
     for (int k = 0; k < l->entries; k++)
         if (!gpp__names_append(&l->names, l->entry[k].name, k))
             return gpp__fail(err, GPP_ENOMEM, "names of %d arrays", l->entries);
@@ -88,11 +88,13 @@ gpp_status gpp__ledger_init(gpp__ledger *l, gpp_pipe *p, bool state, gpp_error *
 {
     int states = state ? states_of(p) : 0;
     *l = (gpp__ledger){.pipe = p};
-    l->entry = calloc((size_t)(p->parameters * (1 + states) + p->buffers) + 1, sizeof *l->entry);
+    l->entry = calloc((size_t)(p->recipe->parameters * (1 + states) + p->recipe->buffers) + 1,
+                      sizeof *l->entry);
     l->state_names = malloc(state_name_bytes(p, states));
-    gpp_status status = l->entry && l->state_names
-                            ? fill(l, states, err)
-                            : gpp__fail(err, GPP_ENOMEM, "names of %d parameters", p->parameters);
+    gpp_status status =
+        l->entry && l->state_names
+            ? fill(l, states, err)
+            : gpp__fail(err, GPP_ENOMEM, "names of %d parameters", p->recipe->parameters);
     if (status != GPP_OK)
         gpp__ledger_release(l);
     return status;
@@ -173,7 +175,7 @@ enum { CLASSES = sizeof classes / sizeof *classes };
 gpp_status gpp__ledger_copy(gpp__ledger *l, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int at = 0; at < CLASSES * l->pipe->partitions && status == GPP_OK; at++)
+    for (int at = 0; at < CLASSES * l->pipe->recipe->partitions && status == GPP_OK; at++)
         status = with_block(l, classes[at % CLASSES], at / CLASSES, false, copy_out, err);
     return status;
 }
@@ -182,7 +184,7 @@ gpp_status gpp__ledger_exchange(gpp__ledger *l, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     int at = 0;
-    for (; at < CLASSES * l->pipe->partitions; at++) {
+    for (; at < CLASSES * l->pipe->recipe->partitions; at++) {
         status = with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, err);
         if (status != GPP_OK)
             break;

@@ -13,59 +13,9 @@
 #include "codelets/move.h"
 #include "graph/run/pipe.h"
 
-/* --- names ------------------------------------------------------------------------------------ */
-
-static void count_named(gpp_pipe *p, size_t *name_bytes)
-{
-    *name_bytes = 0;
-    for (int k = 0; k < p->network->nodes; k++) {
-        const gpp__layer *l = &p->network->node[k];
-        for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
-            *name_bytes += strlen(l->label) + 1 + strlen(l->param[q].name) + 1;
-            p->buffers += l->param[q].buffer;
-            p->parameters += !l->param[q].buffer;
-        }
-    }
-}
-
-static void list_node(gpp_pipe *p, int j, int k, int at[2], char **name)
-{
-    const gpp__stage *s = &p->stage[j];
-    const gpp__layer *l = &s->layer[k];
-    for (int q = 0; l->shares < 0 && q < l->param_count; q++) {
-        p->named[at[l->param[q].buffer]++] = (gpp__named){*name, s->first + k, q, j, k, NAN, NAN};
-        *name += sprintf(*name, "%s.%s", l->label, l->param[q].name) + 1;
-    }
-}
-
-gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
-{
-    size_t name_bytes;
-    count_named(p, &name_bytes);
-    int all = p->parameters + p->buffers, at[2] = {0, p->parameters};
-    p->named = calloc((size_t)all + 1, sizeof *p->named);
-    p->names = malloc(name_bytes + 1);
-    p->learned = calloc((size_t)p->parameters + 1, sizeof *p->learned);
-    if (!p->named || !p->names || !p->learned)
-        return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", all);
-    for (int k = 0; k < p->parameters; k++)
-        for (int s = 0; s < GPP__MAX_SCALARS; s++)
-            p->learned[k].scalar[s] = 1;
-    char *name = p->names;
-    for (int j = 0; j < p->partitions; j++)
-        for (int k = 0; k < p->stage[j].count; k++)
-            list_node(p, j, k, at, &name);
-    return GPP_OK;
-}
-
-static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
-{
-    return &p->network->node[n->node].param[n->param];
-}
-
 int gpp_pipe_parameters(const gpp_pipe *p)
 {
-    return p ? p->parameters : 0;
+    return p ? p->recipe->parameters : 0;
 }
 
 gpp_status gpp_pipe_parameter(const gpp_pipe *p, int index, gpp_parameter_info *info,
@@ -73,32 +23,49 @@ gpp_status gpp_pipe_parameter(const gpp_pipe *p, int index, gpp_parameter_info *
 {
     if (!p || !info)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
-    if (index < 0 || index >= p->parameters)
-        return gpp__fail(err, GPP_ENOENT, "parameter %d of %d", index, p->parameters);
-    const gpp__named *n = &p->named[index];
-    const gpp__param *q = param_of(p, n);
+    if (index < 0 || index >= p->recipe->parameters)
+        return gpp__fail(err, GPP_ENOENT, "parameter %d of %d", index, p->recipe->parameters);
+    const gpp__named *n = &p->recipe->named[index];
+    const gpp__param *q = gpp__recipe_param(p->recipe, n);
     *info = (gpp_parameter_info){
-        n->name, p->network->node[n->node].index, n->partition, q->rank, {0}, q->count};
+        n->name, p->recipe->network->node[n->node].index, n->partition, q->rank, {0}, q->count};
     memcpy(info->dim, q->dim, sizeof info->dim);
     return GPP_OK;
 }
 
 int gpp_pipe_buffers(const gpp_pipe *p)
 {
-    return p ? p->buffers : 0;
+    return p ? p->recipe->buffers : 0;
 }
 
 gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, gpp_error *err)
 {
     if (!p || !info)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "info" : "pipe");
-    if (index < 0 || index >= p->buffers)
-        return gpp__fail(err, GPP_ENOENT, "buffer %d of %d", index, p->buffers);
-    const gpp__named *n = &p->named[p->parameters + index];
-    const gpp__param *q = param_of(p, n);
+    if (index < 0 || index >= p->recipe->buffers)
+        return gpp__fail(err, GPP_ENOENT, "buffer %d of %d", index, p->recipe->buffers);
+    const gpp__named *n = &p->recipe->named[p->recipe->parameters + index];
+    const gpp__param *q = gpp__recipe_param(p->recipe, n);
     *info = (gpp_buffer_info){
-        n->name, p->network->node[n->node].index, n->partition, q->dtype, q->rank, {0}, q->count};
+        n->name, p->recipe->network->node[n->node].index, n->partition, q->dtype, q->rank, {0},
+        q->count};
     memcpy(info->dim, q->dim, sizeof info->dim);
+    return GPP_OK;
+}
+
+/* What a pipe knows of each parameter besides. */
+gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
+{
+    size_t count = (size_t)p->recipe->parameters + 1;
+    p->learned = calloc(count, sizeof *p->learned);
+    p->group = calloc(count, sizeof *p->group);
+    if (!p->learned || !p->group)
+        return gpp__fail(err, GPP_ENOMEM, "%d parameters", p->recipe->parameters);
+    for (size_t k = 0; k < count; k++) {
+        p->group[k] = (gpp__group){NAN, NAN};
+        for (int s = 0; s < GPP__MAX_SCALARS; s++)
+            p->learned[k].scalar[s] = 1;
+    }
     return GPP_OK;
 }
 
@@ -107,7 +74,8 @@ gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, 
 static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t bytes, gpp_error *err)
 {
     gpp__handle *b;
-    return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->device_of[j], -1, &b, err)
+    return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->recipe->device_of[j], -1,
+                                 &b, err)
                  : GPP_OK;
 }
 
@@ -121,13 +89,6 @@ static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
     }
 }
 
-size_t gpp__optimizer_bytes(const gpp_pipe *p, int j)
-{
-    return p->optimizer ? (size_t)p->optimizer->states(p->optimizer_attr) *
-                              gpp__block_end(p, j)->state_at_end
-                        : 0;
-}
-
 static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
 {
     char *data = NULL;
@@ -135,7 +96,7 @@ static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
     if (status != GPP_OK)
         return status;
     memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
-    for (const gpp__stage *s = &p->stage[j]; s; s = s->after)
+    for (const gpp__stage *s = &p->recipe->stage[j]; s; s = s->after)
         initial_values(p, s, data);
     gpp__host_release(p, GPP__PARAMS, j);
     return gpp__pack_block(p, j, err);
@@ -143,8 +104,9 @@ static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
 
 static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
 {
-    size_t states = gpp__optimizer_bytes(p, j), bytes = gpp__block_end(p, j)->params_end;
-    if (p->home[j] != j || !bytes)
+    size_t states = gpp__recipe_optimizer_bytes(p->recipe, j),
+           bytes = gpp__recipe_block_end(p->recipe, j)->params_end;
+    if (p->recipe->home[j] != j || !bytes)
         return GPP_OK;
     gpp_status status = register_block(p, GPP__PARAMS, j, bytes, err);
     if (status == GPP_OK)
@@ -163,15 +125,14 @@ static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
 gpp_status gpp__params_init(gpp_pipe *p, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int j = 0; status == GPP_OK && j < p->partitions; j++)
+    for (int j = 0; status == GPP_OK && j < p->recipe->partitions; j++)
         status = init_block(p, j, err);
     return status;
 }
 
 void gpp__params_release(gpp_pipe *p)
 {
-    free(p->named);
-    free(p->names);
+    free(p->group);
     free(p->learned);
 }
 
@@ -191,16 +152,18 @@ static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *d
     if (!p || !name || !data)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", !p ? "pipe" : !name ? "name" : "data");
     gpp__settle(p);
-    int first = buffer ? p->parameters : 0, end = p->parameters + (buffer ? p->buffers : 0);
+    int first = buffer ? p->recipe->parameters : 0,
+        end = p->recipe->parameters + (buffer ? p->recipe->buffers : 0);
     for (int index = first; index < end; index++) {
-        const gpp__named *n = &p->named[index];
-        const gpp__param *q = param_of(p, n);
+        const gpp__named *n = &p->recipe->named[index];
+        const gpp__param *q = gpp__recipe_param(p->recipe, n);
         if (strcmp(n->name, name))
             continue;
         if (q->count != count)
             return gpp__fail(err, GPP_ESHAPE, "%s \"%s\" has %lld elements, got %lld", what, name,
                              (long long)q->count, (long long)count);
-        *at = (place){n, p->home[n->partition], p->stage[n->partition].param_at[n->k] + q->offset,
+        *at = (place){n, p->recipe->home[n->partition],
+                      p->recipe->stage[n->partition].param_at[n->k] + q->offset,
                       (size_t)count * gpp_dtype_size(q->dtype)};
         return GPP_OK;
     }
@@ -289,15 +252,15 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
     gpp_status status = find(p, false, name, data, count, &at, err);
     if (status != GPP_OK)
         return status;
-    const gpp__param *q = param_of(p, at.named);
+    const gpp__param *q = gpp__recipe_param(p->recipe, at.named);
     if (!p->has_grads)
         return gpp__fail(
             err, GPP_ESTATE,
             "there is no gradient: nothing has gone backward, or the last step failed");
     if (q->frozen)
         return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
-    const gpp__stage *s = &p->stage[at.named->partition];
-    int device = p->device_of[at.home];
+    const gpp__stage *s = &p->recipe->stage[at.named->partition];
+    int device = p->recipe->device_of[at.home];
     bool there = p->state[device].executor.mover;
     size_t bytes = gpp__align(gpp__stage_room(s) + 1);
     look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
@@ -321,22 +284,14 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
 /* Whether `name` is this parameter, or the layer it is of. */
 static bool is_meant(const gpp_pipe *p, const gpp__named *n, const char *name)
 {
-    const gpp__layer *l = &p->network->node[n->node];
+    const gpp__layer *l = &p->recipe->network->node[n->node];
     return !strcmp(n->name, name) || !strcmp(l->label, name) ||
-           !strcmp(p->model->unit[l->index].label, name);
+           !strcmp(p->recipe->model->unit[l->index].label, name);
 }
 
 bool gpp__param_is(const gpp_pipe *p, int k, const char *name)
 {
-    return is_meant(p, &p->named[k], name);
-}
-
-static void set_frozen(gpp_pipe *p, const gpp__named *n, bool frozen)
-{
-    gpp__network *network = &p->model->network;
-    for (int k = 0; k < network->nodes; k++)
-        if (k == n->node || network->node[k].shares == n->node)
-            network->node[k].param[n->param].frozen = frozen;
+    return is_meant(p, &p->recipe->named[k], name);
 }
 
 gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error *err)
@@ -347,9 +302,9 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     gpp__settle(p);
     if (p->broken) /* its tasks may still use what would be freed */
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
-    for (int k = 0; k < p->parameters; k++)
-        if (is_meant(p, &p->named[k], name)) {
-            set_frozen(p, &p->named[k], frozen);
+    for (int k = 0; k < p->recipe->parameters; k++)
+        if (is_meant(p, &p->recipe->named[k], name)) {
+            gpp__recipe_freeze(p->own_recipe, &p->recipe->named[k], frozen);
             found = true;
         }
     if (!found)

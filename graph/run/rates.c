@@ -17,39 +17,39 @@
 static gpp_status make_room(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
     if (!f->learn_attr)
-        f->learn_attr = calloc((size_t)p->parameters + 1, p->optimizer->attr_size);
+        f->learn_attr = calloc((size_t)p->recipe->parameters + 1, p->recipe->optimizer->attr_size);
     if (!f->learn_attr)
-        return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->parameters);
+        return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->recipe->parameters);
     if (p->learn_at)
         return GPP_OK;
-    p->learn_at = calloc((size_t)p->network->nodes, sizeof *p->learn_at);
+    p->learn_at = calloc((size_t)p->recipe->network->nodes, sizeof *p->learn_at);
     if (!p->learn_at)
-        return gpp__fail(err, GPP_ENOMEM, "parameters of %d operators", p->network->nodes);
-    for (int k = p->parameters - 1; k >= 0; k--)
-        p->learn_at[p->named[k].node] = k;
+        return gpp__fail(err, GPP_ENOMEM, "parameters of %d operators", p->recipe->network->nodes);
+    for (int k = p->recipe->parameters - 1; k >= 0; k--)
+        p->learn_at[p->recipe->named[k].node] = k;
     return GPP_OK;
 }
 
 static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_error *err)
 {
     *rate = base;
-    return p->schedule_text ? gpp_schedule_rate(p->schedule_text, p->updates, base, rate, err)
-                            : GPP_OK;
+    return p->lr_schedule_text ? gpp_schedule_rate(p->lr_schedule_text, p->updates, base, rate, err)
+                               : GPP_OK;
 }
 
 /* @param common  rate of parameters without one of their own */
 static gpp_status prepare_one(const gpp_pipe *p, int k, double common, char *attr, gpp_error *err)
 {
-    const gpp_optimizer *o = p->optimizer;
-    const gpp__named *n = &p->named[k];
+    const gpp_optimizer *o = p->recipe->optimizer;
+    const gpp__group *group = &p->group[k];
     double lr = common;
-    gpp_status status = isnan(n->lr) ? GPP_OK : rate_of(p, n->lr, &lr, err);
+    gpp_status status = isnan(group->lr) ? GPP_OK : rate_of(p, group->lr, &lr, err);
     if (status != GPP_OK)
         return status;
-    memcpy(attr, p->optimizer_attr, o->attr_size);
+    memcpy(attr, p->recipe->optimizer_attr, o->attr_size);
     memcpy(attr + o->lr_offset, &lr, sizeof lr);
-    if (!isnan(n->weight_decay))
-        memcpy(attr + o->weight_decay_offset, &n->weight_decay, sizeof n->weight_decay);
+    if (!isnan(group->weight_decay))
+        memcpy(attr + o->weight_decay_offset, &group->weight_decay, sizeof group->weight_decay);
     return GPP_OK;
 }
 
@@ -58,18 +58,19 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
     gpp_status status = make_room(p, f, err);
     if (status == GPP_OK)
         status = rate_of(p, p->base_lr, &f->lr, err);
-    for (int k = 0; k < p->parameters && status == GPP_OK; k++)
-        status = prepare_one(p, k, f->lr, f->learn_attr + (size_t)k * p->optimizer->attr_size, err);
+    for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
+        status = prepare_one(p, k, f->lr,
+                             f->learn_attr + (size_t)k * p->recipe->optimizer->attr_size, err);
     f->job.learn_attr = f->learn_attr;
     f->job.learned = p->learned;
     f->job.learn_at = p->learn_at;
-    f->job.learns = p->parameters;
+    f->job.learns = p->recipe->parameters;
     return status;
 }
 
 void gpp__learn_restore(gpp_pipe *p, uint64_t run)
 {
-    for (int k = 0; k < p->parameters; k++)
+    for (int k = 0; k < p->recipe->parameters; k++)
         gpp__learned_restore(&p->learned[k], run);
 }
 
@@ -81,15 +82,15 @@ static gpp_status check_group(const gpp_pipe *p, const char *name, double lr, do
 {
     if (!p || !name)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
-    if (!p->optimizer)
+    if (!p->recipe->optimizer)
         return gpp__fail(err, GPP_ESTATE,
                          "this pipe was made without an optimizer (options.optimizer)");
     if (lr < 0 || isinf(lr) || weight_decay < 0 || isinf(weight_decay))
         return gpp__fail(err, GPP_EINVAL,
                          "learning rate and weight decay must be >= 0 and finite, got %g and %g",
                          lr, weight_decay);
-    if (!isnan(weight_decay) && p->optimizer->weight_decay_offset == SIZE_MAX)
-        return gpp__fail(err, GPP_EINVAL, "%s knows no weight decay", p->optimizer->name);
+    if (!isnan(weight_decay) && p->recipe->optimizer->weight_decay_offset == SIZE_MAX)
+        return gpp__fail(err, GPP_EINVAL, "%s knows no weight decay", p->recipe->optimizer->name);
     return GPP_OK;
 }
 
@@ -100,10 +101,10 @@ gpp_status gpp_pipe_set_group(gpp_pipe *p, const char *name, double lr, double w
     gpp_status status = check_group(p, name, lr, weight_decay, err);
     if (status != GPP_OK)
         return status;
-    for (int k = 0; k < p->parameters; k++)
+    for (int k = 0; k < p->recipe->parameters; k++)
         if (gpp__param_is(p, k, name)) {
-            p->named[k].lr = lr;
-            p->named[k].weight_decay = weight_decay;
+            p->group[k].lr = lr;
+            p->group[k].weight_decay = weight_decay;
             found = true;
         }
     return found ? GPP_OK
@@ -115,7 +116,7 @@ gpp_status gpp_pipe_set_lr(gpp_pipe *p, double lr, gpp_error *err)
 {
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
-    if (!p->optimizer)
+    if (!p->recipe->optimizer)
         return gpp__fail(err, GPP_ESTATE,
                          "this pipe was made without an optimizer (options.optimizer)");
     if (!(lr >= 0) || isinf(lr))

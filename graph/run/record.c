@@ -93,13 +93,13 @@ static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *e, gpp_error *er
     r->step = grown;
     noted *s = &r->step[r->begun];
     *s = (noted){.links = count_links(p)};
-    s->task = calloc(e->plan->tasks + 1, sizeof *s->task);
+    s->task = calloc(e->step.plan->tasks + 1, sizeof *s->task);
     s->link = calloc((size_t)s->links + 1, sizeof *s->link);
-    s->point = calloc(most_points(e->plan) + 1, sizeof *s->point);
+    s->point = calloc(most_points(e->step.plan) + 1, sizeof *s->point);
     if (s->task && s->link && s->point)
         return GPP_OK;
     noted_free(s);
-    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", e->plan->tasks);
+    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", e->step.plan->tasks);
 }
 
 /* --- links ------------------------------------------------------------------------------------ */
@@ -220,22 +220,23 @@ static int by_start(const void *x, const void *y)
 static int find_tasks(noted *s, const gpp_pipe *p, const gpp__task_graph *e)
 {
     int ran = 0;
-    for (size_t k = 0; k < e->plan->tasks; k++) {
-        const gpp__task *t = &e->plan->task[k];
+    for (size_t k = 0; k < e->step.plan->tasks; k++) {
+        const gpp__task *t = &e->step.plan->task[k];
         const gpp__cell *c = &e->cell[k];
         if (s->step.status != GPP_OK && !(c->end > c->start))
             continue;
-        s->task[ran++] = (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),
-                                          .step = (int)k, /* until the accesses are known */
-                                          .micro_batch = t->i,
-                                          .partition = t->j,
-                                          .first_layer = p->first[t->j],
-                                          .last_layer = p->first[t->j] + p->balance[t->j] - 1,
-                                          .device = t->device,
-                                          .worker = c->worker,
-                                          .ready_ms = fmin(e->ticket[k].ready, c->start),
-                                          .start_ms = c->start,
-                                          .end_ms = c->end};
+        s->task[ran++] =
+            (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),
+                             .step = (int)k, /* until the accesses are known */
+                             .micro_batch = t->i,
+                             .partition = t->j,
+                             .first_layer = p->recipe->first[t->j],
+                             .last_layer = p->recipe->first[t->j] + p->recipe->balance[t->j] - 1,
+                             .device = t->device,
+                             .worker = c->worker,
+                             .ready_ms = fmin(e->ticket[k].ready, c->start),
+                             .start_ms = c->start,
+                             .end_ms = c->end};
     }
     qsort(s->task, (size_t)ran, sizeof *s->task, by_start);
     return ran;
@@ -256,7 +257,7 @@ static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
         if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
             add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
     values_release(&v);
-    for (int d = 0; made && d < p->devices; d++)
+    for (int d = 0; made && d < p->recipe->devices; d++)
         add_change(s, s->step.begin_ms, d, 0);
 }
 
@@ -269,7 +270,7 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *e, int *step, g
     gpp_status status = make_room(p, e, err);
     if (status != GPP_OK)
         return status;
-    for (size_t k = 0; k < e->plan->tasks; k++)
+    for (size_t k = 0; k < e->step.plan->tasks; k++)
         e->ticket[k].timed = true;
     *step = r->begun++;
     noted *s = &r->step[*step];
@@ -283,18 +284,18 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *e, int *step, g
 void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
 {
     gpp__recorder *r = p->recorder;
-    const gpp__task_graph *e = f->exec;
+    const gpp__task_graph *e = f->graph;
     if (!r || f->noted < 0)
         return;
     noted *s = &r->step[f->noted];
     s->step.end_ms = f->job.ended;
-    s->step.micro_batches = e->plan->shape.micro_batches;
+    s->step.micro_batches = e->step.plan->shape.micro_batches;
     s->step.status = f->status;
     add_links(s);
     keep_used_links(s);
     s->tasks = find_tasks(s, p, e);
-    find_bytes(s, p, e->plan);
-    for (size_t k = 0; k < e->plan->tasks; k++)
+    find_bytes(s, p, e->step.plan);
+    for (size_t k = 0; k < e->step.plan->tasks; k++)
         e->ticket[k].timed = false;
     for (int k = 0; k < s->tasks; k++)
         s->task[k].step = f->noted;
@@ -329,10 +330,10 @@ static bool count_all(const gpp__recorder *r, gpp_trace *t)
 
 static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
 {
-    for (int d = 0; d < p->devices; d++) {
-        t->device[d] =
-            (gpp_trace_device){strdup(p->device_name[d]), p->device_threads[d], p->node_of[d],
-                               p->state[d].planned, atomic_load(&p->state[d].meter.peak)};
+    for (int d = 0; d < p->recipe->devices; d++) {
+        t->device[d] = (gpp_trace_device){
+            strdup(p->recipe->device_name[d]), p->recipe->device_threads[d], p->node_of[d],
+            p->state[d].planned, atomic_load(&p->state[d].meter.peak)};
         if (!t->device[d].name)
             return false;
     }
@@ -378,19 +379,19 @@ static int by_time(const void *x, const void *y)
 static size_t lasting_bytes(const gpp_pipe *p, int device)
 {
     size_t bytes = 0;
-    for (int j = 0; j < p->partitions; j++)
-        if (p->device_of[j] == device && p->home[j] == j)
-            bytes += gpp__align(gpp__block_end(p, j)->params_end) +
-                     gpp__align(gpp__optimizer_bytes(p, j));
+    for (int j = 0; j < p->recipe->partitions; j++)
+        if (p->recipe->device_of[j] == device && p->recipe->home[j] == j)
+            bytes += gpp__align(gpp__recipe_block_end(p->recipe, j)->params_end) +
+                     gpp__align(gpp__recipe_optimizer_bytes(p->recipe, j));
     return bytes;
 }
 
 /* From changes, of steps that may overlap, to sums. Without memory for it there are no points. */
 static void sum_points(const gpp_pipe *p, gpp_trace *t)
 {
-    size_t *bytes = calloc((size_t)p->devices, sizeof *bytes);
+    size_t *bytes = calloc((size_t)p->recipe->devices, sizeof *bytes);
     int points = 0;
-    for (int d = 0; bytes && d < p->devices; d++)
+    for (int d = 0; bytes && d < p->recipe->devices; d++)
         bytes[d] = lasting_bytes(p, d);
     qsort(t->point, (size_t)t->points, sizeof *t->point, by_time);
     for (int k = 0; bytes && k < t->points; k++) {
@@ -439,9 +440,9 @@ gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
     gpp_trace *t = calloc(1, sizeof *t);
     if (!t)
         return gpp__fail(err, GPP_ENOMEM, "a trace");
-    t->layers = p->model->count;
-    t->partitions = p->partitions;
-    t->devices = p->devices;
+    t->layers = p->recipe->model->count;
+    t->partitions = p->recipe->partitions;
+    t->devices = p->recipe->devices;
     if (!count_all(p->recorder, t) || !copy_devices(p, t)) {
         gpp_trace_free(t);
         return gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", p->recorder->steps);

@@ -15,7 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -28,12 +28,11 @@
 
 /* StarPU's own state is the process's; so is the count of who uses it. */
 static struct {
-    pthread_mutex_t lock;
     int users;
     bool owned;
     bool gpus; /* joined: our context has the CUDA workers as well */
     unsigned context;
-} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} process; /* between gpp__machine_lock and gpp__machine_unlock */
 
 /* --- environment ------------------------------------------------------------------------------ */
 
@@ -55,71 +54,6 @@ static void restore_variable(const char *name, char *value)
 }
 
 /* --- starting --------------------------------------------------------------------------------- */
-
-static gpp_status read_topology(hwloc_topology_t *topology, gpp_error *err)
-{
-    if (hwloc_topology_init(topology))
-        return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot be started");
-    hwloc_topology_set_components(*topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
-    hwloc_topology_set_components(*topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
-    if (hwloc_topology_load(*topology)) {
-        hwloc_topology_destroy(*topology);
-        return gpp__fail(err, GPP_ERUNTIME, "hwloc cannot read this machine's topology");
-    }
-    return GPP_OK;
-}
-
-/* hwloc asks the environment, which whoever starts StarPU changes meanwhile. */
-static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
-{
-    pthread_mutex_lock(&process.lock);
-    gpp_status status = read_topology(topology, err);
-    pthread_mutex_unlock(&process.lock);
-    return status;
-}
-
-/** Cores this process may use: hwloc lists the allowed ones, a binding may narrow them further. */
-static void usable(hwloc_topology_t topology, hwloc_bitmap_t set)
-{
-    hwloc_bitmap_copy(set, hwloc_topology_get_topology_cpuset(topology));
-    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
-    if (bound && hwloc_topology_is_thissystem(topology) &&
-        !hwloc_get_cpubind(topology, bound, HWLOC_CPUBIND_PROCESS) &&
-        hwloc_bitmap_intersects(set, bound))
-        hwloc_bitmap_and(set, set, bound);
-    hwloc_bitmap_free(bound);
-}
-
-int gpp__runtime_core(hwloc_topology_t topology, int k, int count)
-{
-    hwloc_bitmap_t set = hwloc_bitmap_alloc();
-    if (!set)
-        return -1;
-    usable(topology, set);
-    int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE), core = -1;
-    if (cores > 0) {
-        unsigned at = (unsigned)((int64_t)k * cores / count) % (unsigned)cores;
-        hwloc_obj_t obj = hwloc_get_obj_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE, at);
-        core = obj ? (int)obj->logical_index : -1;
-    }
-    hwloc_bitmap_free(set);
-    return core;
-}
-
-static int usable_cores(hwloc_topology_t topology)
-{
-    hwloc_bitmap_t set = hwloc_bitmap_alloc();
-    usable(topology, set);
-    int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, set, HWLOC_OBJ_CORE);
-    hwloc_bitmap_free(set);
-    return cores > 0 ? cores : 1;
-}
-
-static int most_workers(hwloc_topology_t topology)
-{
-    int cores = usable_cores(topology);
-    return cores < STARPU_MAXCPUS ? cores : STARPU_MAXCPUS;
-}
 
 /* StarPU numbers hardware threads. */
 static unsigned thread_of_core(hwloc_topology_t topology, int core)
@@ -149,7 +83,7 @@ static void configure_gpus(struct starpu_conf *conf, hwloc_topology_t topology,
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
     if (!set)
         return;
-    usable(topology, set);
+    gpp__machine_usable(topology, set);
     for (int k = 0; k < gpus->count; k++)
         for (int g = 0; g < gpus->all->count; g++)
             if (gpus->all->ordinal[g] == gpus->ordinal[k])
@@ -167,10 +101,10 @@ static void configure(struct starpu_conf *conf, hwloc_topology_t topology, const
     conf->sched_policy = &gpp__policy;
     conf->catch_signals = 0;
     conf->nopencl = 0;
-    conf->ncpus = most_workers(topology);
+    conf->ncpus = gpp__machine_workers(topology);
     conf->use_explicit_workers_bindid = 1;
     for (int k = 0; k < STARPU_NMAXWORKERS - gpus->count; k++) {
-        int core = gpp__runtime_core(topology, k % conf->ncpus, conf->ncpus);
+        int core = gpp__machine_core(topology, k % conf->ncpus, conf->ncpus);
         conf->workers_bindid[gpus->count + k] = thread_of_core(topology, core);
     }
     configure_gpus(conf, topology, gpus);
@@ -332,23 +266,23 @@ static void leave_starpu(void)
 static gpp_status first_user(gpp__runtime *r, const gpp__device_request *request, bool may_be_gpus,
                              gpp_error *err)
 {
-    start_gpus gpus = {.all = &r->gpus};
+    start_gpus gpus = {.all = &r->machine.gpus};
     if (starpu_is_initialized())
         return join(err);
-    gpp_status status = may_be_gpus ? gpp__runtime_find_gpus(&r->gpus, false, err) : GPP_OK;
+    gpp_status status = may_be_gpus ? gpp__machine_find_gpus(&r->machine.gpus, false, err) : GPP_OK;
     if (status != GPP_OK)
         return status;
     if (may_be_gpus)
-        gpus.count = gpp__devices_gpus(&r->gpus, request->specs, request->count,
+        gpus.count = gpp__devices_gpus(&r->machine.gpus, request->specs, request->count,
                                        request->partitions, gpus.ordinal);
-    return start(r->topology, &gpus, err);
+    return start(r->machine.topology, &gpus, err);
 }
 
 static gpp_status later_user(gpp__runtime *r, gpp_error *err)
 {
     if (!process.owned && !process.gpus)
         join_gpus();
-    return gpp__runtime_find_gpus(&r->gpus, true, err);
+    return gpp__machine_find_gpus(&r->machine.gpus, true, err);
 }
 
 static gpp_status enter_process(gpp__runtime *r, const gpp__device_request *request, gpp_error *err)
@@ -357,7 +291,7 @@ static gpp_status enter_process(gpp__runtime *r, const gpp__device_request *requ
         request->partitions > 0 &&
         gpp__devices_may_be_gpus(request->specs, request->count, request->partitions);
     gpp_status status = GPP_OK;
-    pthread_mutex_lock(&process.lock);
+    gpp__machine_lock();
     bool first = process.users == 0, joins = first && starpu_is_initialized();
     if (first)
         status = first_user(r, request, may_be_gpus, err);
@@ -372,122 +306,60 @@ static gpp_status enter_process(gpp__runtime *r, const gpp__device_request *requ
     }
     if (status == GPP_OK)
         process.users++;
-    pthread_mutex_unlock(&process.lock);
+    gpp__machine_unlock();
     return status;
 }
 
 static void leave_process(void)
 {
-    pthread_mutex_lock(&process.lock);
+    gpp__machine_lock();
     if (--process.users == 0)
         leave_starpu();
-    pthread_mutex_unlock(&process.lock);
+    gpp__machine_unlock();
 }
 
-gpp_status gpp__runtime_acquire_for(gpp__runtime *r, const gpp__device_request *request,
-                                    gpp_error *err)
+static gpp_status list_workers(gpp__runtime *r, gpp_error *err)
+{
+    r->worker = calloc(STARPU_NMAXWORKERS, sizeof *r->worker);
+    if (!r->worker)
+        return gpp__fail(err, GPP_ENOMEM, "a list of %d workers", STARPU_NMAXWORKERS);
+    r->machine.workers =
+        (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, r->worker, STARPU_NMAXWORKERS);
+    return r->machine.workers > 0
+               ? GPP_OK
+               : gpp__fail(err, GPP_ENODEV, "StarPU has no CPU worker (STARPU_NCPU is 0?)");
+}
+
+gpp_status gpp__runtime_acquire(gpp__runtime *r, const gpp__device_request *request, gpp_error *err)
 {
     *r = (gpp__runtime){0};
-    gpp_status status = load_topology(&r->topology, err);
+    gpp_status status = gpp__machine_topology(&r->machine.topology, err);
     if (status != GPP_OK)
         return status;
     status = enter_process(r, request, err);
     if (status != GPP_OK)
-        goto destroy_topology;
-    r->running = true;
+        goto release_machine;
     r->owned = process.owned;
     r->context = process.context;
-    r->workers =
-        (int)starpu_worker_get_ids_by_type(STARPU_CPU_WORKER, r->worker, STARPU_NMAXWORKERS);
-    if (r->workers > 0)
-        return GPP_OK;
-    status = gpp__fail(err, GPP_ENODEV, "StarPU has no CPU worker (STARPU_NCPU is 0?)");
-    leave_process();
-destroy_topology:
-    gpp__gpus_release(&r->gpus);
-    hwloc_topology_destroy(r->topology);
-    return status;
-}
-
-gpp_status gpp__runtime_acquire(gpp__runtime *r, gpp_error *err)
-{
-    return gpp__runtime_acquire_for(r, &(gpp__device_request){0}, err);
-}
-
-/* Reading the topology takes milliseconds, copying it microseconds: while there is a draft, others
- * copy its topology. */
-static struct {
-    pthread_mutex_t lock;
-    int drafts;
-    hwloc_topology_t topology;
-} drafts = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static gpp_status copy_topology(hwloc_topology_t *topology, gpp_error *err)
-{
-    gpp_status status = GPP_OK;
-    pthread_mutex_lock(&drafts.lock);
-    if (drafts.drafts == 0)
-        status = load_topology(&drafts.topology, err);
-    if (status == GPP_OK && hwloc_topology_dup(topology, drafts.topology)) {
-        status = gpp__fail(err, GPP_ENOMEM, "a copy of this machine's topology");
-        if (drafts.drafts == 0)
-            hwloc_topology_destroy(drafts.topology);
-    }
-    drafts.drafts += status == GPP_OK;
-    pthread_mutex_unlock(&drafts.lock);
-    return status;
-}
-
-static void leave_draft(void)
-{
-    pthread_mutex_lock(&drafts.lock);
-    if (--drafts.drafts == 0)
-        hwloc_topology_destroy(drafts.topology);
-    pthread_mutex_unlock(&drafts.lock);
-}
-
-/* GPUs as a pipe that is made now would find them. */
-static gpp_status draft_gpus(gpp__runtime *r, gpp_error *err)
-{
-    pthread_mutex_lock(&process.lock);
-    gpp_status status =
-        gpp__runtime_find_gpus(&r->gpus, process.users > 0 || starpu_is_initialized(), err);
-    pthread_mutex_unlock(&process.lock);
-    return status;
-}
-
-gpp_status gpp__runtime_draft_for(gpp__runtime *r, const gpp__device_request *request,
-                                  gpp_error *err)
-{
-    *r = (gpp__runtime){0};
-    gpp_status status = copy_topology(&r->topology, err);
-    if (status != GPP_OK)
-        return status;
-    r->workers = most_workers(r->topology);
-    if (request->partitions > 0 &&
-        gpp__devices_may_be_gpus(request->specs, request->count, request->partitions))
-        status = draft_gpus(r, err);
+    status = list_workers(r, err);
     if (status == GPP_OK)
         return GPP_OK;
-    gpp__gpus_release(&r->gpus);
-    hwloc_topology_destroy(r->topology);
-    leave_draft();
+    free(r->worker);
+    leave_process();
+release_machine:
+    gpp__machine_release(&r->machine);
+    *r = (gpp__runtime){0};
     return status;
-}
-
-gpp_status gpp__runtime_draft(gpp__runtime *r, gpp_error *err)
-{
-    return gpp__runtime_draft_for(r, &(gpp__device_request){0}, err);
 }
 
 void gpp__runtime_release(gpp__runtime *r)
 {
-    gpp__gpus_release(&r->gpus);
-    hwloc_topology_destroy(r->topology);
-    if (r->running)
-        leave_process();
-    else
-        leave_draft();
+    if (!r->worker)
+        return;
+    free(r->worker);
+    gpp__machine_release(&r->machine);
+    leave_process();
+    *r = (gpp__runtime){0};
 }
 
 unsigned gpp__runtime_node(int worker)

@@ -28,23 +28,24 @@ static gpp_status commit(const gpp__run *run, char *const data[], void *arg)
 
 static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
 {
-    records r = {&p->stage[j], count};
-    gpp__device_call e = {.run = commit,
-                          .arg = &r,
-                          .uses = 2,
-                          .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->home[j], STARPU_RW}}};
-    return gpp__device_call_run(p, p->device_of[j], &e, err);
+    records r = {&p->recipe->stage[j], count};
+    gpp__device_call e = {
+        .run = commit,
+        .arg = &r,
+        .uses = 2,
+        .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->recipe->home[j], STARPU_RW}}};
+    return gpp__device_call_run(p, p->recipe->device_of[j], &e, err);
 }
 
 gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
-    int count = e->plan->shape.micro_batches;
-    if (p->as_evaluation || !(e->flags & GPP__DO_FORWARD) ||
-        !(e->flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+    int count = e->step.plan->shape.micro_batches;
+    if (p->as_evaluation || !(e->step.flags & GPP__DO_FORWARD) ||
+        !(e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP_OK;
     gpp_status status = GPP_OK;
-    for (int j = 0; j < p->partitions && status == GPP_OK; j++)
-        if (p->stage[j].stats_bytes)
+    for (int j = 0; j < p->recipe->partitions && status == GPP_OK; j++)
+        if (p->recipe->stage[j].stats_bytes)
             status = commit_partition(p, j, count, err);
     return status;
 }
@@ -68,14 +69,14 @@ static gpp_status put_back(gpp_pipe *p, gpp__class cls, int j, const char *from,
 static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
 {
     char *backup = NULL;
-    size_t params = gpp__block_end(p, j)->params_end;
+    size_t params = gpp__recipe_block_end(p->recipe, j)->params_end;
     gpp_status status = gpp__host_acquire(p, GPP__BACKUP, j, STARPU_R, &backup, err);
     if (status != GPP_OK)
         return status;
     status = put_back(p, GPP__PARAMS, j, backup, params, err);
     if (status == GPP_OK)
         status = put_back(p, GPP__OPTIMIZER, j, backup + gpp__align(params),
-                          gpp__optimizer_bytes(p, j), err);
+                          gpp__recipe_optimizer_bytes(p->recipe, j), err);
     gpp__host_release(p, GPP__BACKUP, j);
     return status;
 }
@@ -83,8 +84,8 @@ static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
 gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (size_t k = 0; k < e->plan->tasks && status == GPP_OK; k++)
-        if (e->plan->task[k].kind == GPP__UPDATE && e->cell[k].updated)
-            status = restore_partition(p, e->plan->task[k].j, err);
+    for (size_t k = 0; k < e->step.plan->tasks && status == GPP_OK; k++)
+        if (e->step.plan->task[k].kind == GPP__UPDATE && e->cell[k].updated)
+            status = restore_partition(p, e->step.plan->task[k].j, err);
     return status;
 }

@@ -228,44 +228,45 @@ static gpp_status get_real(const gpp_file *f, const char *what, const char *para
 
 static const char *name_of_loss(const gpp_pipe *p)
 {
-    return p->loss ? p->loss->name : "none";
+    return p->recipe->loss ? p->recipe->loss->name : "none";
 }
 
 static const char *name_of_optimizer(const gpp_pipe *p)
 {
-    return p->optimizer ? p->optimizer->name : "none";
+    return p->recipe->optimizer ? p->recipe->optimizer->name : "none";
 }
 
 /* "exp_avg, exp_avg_sq". */
 static const char *state_names(const gpp_pipe *p, char out[256])
 {
     size_t used = 0;
-    int states = p->optimizer ? p->optimizer->states(p->optimizer_attr) : 0;
+    int states = p->recipe->optimizer ? p->recipe->optimizer->states(p->recipe->optimizer_attr) : 0;
     out[0] = '\0';
     for (int s = 0; s < states && used < 256; s++)
         used += (size_t)snprintf(out + used, 256 - used, "%s%s", s ? ", " : "",
-                                 p->optimizer->state_names[s]);
+                                 p->recipe->optimizer->state_names[s]);
     return out;
 }
 
 static bool is_frozen(const gpp_pipe *p, const gpp__named *n)
 {
-    return p->network->node[n->node].param[n->param].frozen;
+    return p->recipe->network->node[n->node].param[n->param].frozen;
 }
 
 static gpp_status save_parameter(const gpp_pipe *p, int k, gpp_file *f, gpp_error *err)
 {
-    const gpp__named *n = &p->named[k];
+    const gpp__named *n = &p->recipe->named[k];
     const gpp__learned *l = &p->learned[k];
     static const char *const scalar[] = {"scalar0", "scalar1"};
     _Static_assert(GPP__MAX_SCALARS == sizeof scalar / sizeof *scalar, "a name for each");
     gpp_status status = set_count(f, "updates", n->name, (uint64_t)l->updates, err);
-    for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
+    for (int s = 0; p->recipe->optimizer && s < p->recipe->optimizer->scalars && status == GPP_OK;
+         s++)
         status = set_real(f, scalar[s], n->name, l->scalar[s], err);
-    if (status == GPP_OK && !isnan(n->lr))
-        status = set_real(f, "lr", n->name, n->lr, err);
-    if (status == GPP_OK && !isnan(n->weight_decay))
-        status = set_real(f, "weight_decay", n->name, n->weight_decay, err);
+    if (status == GPP_OK && !isnan(p->group[k].lr))
+        status = set_real(f, "lr", n->name, p->group[k].lr, err);
+    if (status == GPP_OK && !isnan(p->group[k].weight_decay))
+        status = set_real(f, "weight_decay", n->name, p->group[k].weight_decay, err);
     if (status == GPP_OK && is_frozen(p, n))
         status = set_count(f, "frozen", n->name, 1, err);
     return status;
@@ -289,9 +290,9 @@ static gpp_status save_words(const gpp_pipe *p, gpp_file *f, gpp_error *err)
         status = set_count(f, "updates", NULL, (uint64_t)p->updates, err);
     if (status == GPP_OK)
         status = set_real(f, "lr", NULL, p->base_lr, err);
-    if (status == GPP_OK && p->schedule_text)
-        status = set_text(f, "schedule", NULL, p->schedule_text, err);
-    for (int k = 0; k < p->parameters && status == GPP_OK; k++)
+    if (status == GPP_OK && p->lr_schedule_text)
+        status = set_text(f, "schedule", NULL, p->lr_schedule_text, err);
+    for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
         status = save_parameter(p, k, f, err);
     return status;
 }
@@ -352,16 +353,16 @@ gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const 
 typedef struct state {
     uint64_t steps, seed, updates;
     double lr;
-    char *schedule;    /* NULL: none */
-    gpp__named *named; /* [parameters] their groups' numbers; */
-    gpp__learned *learned;
-    bool *frozen; /* [parameters] */
+    char *schedule;        /* NULL: none */
+    gpp__group *group;     /* [parameters] */
+    gpp__learned *learned; /* [parameters] */
+    bool *frozen;          /* [parameters] */
 } state;
 
 static void state_release(state *s)
 {
     free(s->schedule);
-    free(s->named);
+    free(s->group);
     free(s->learned);
     free(s->frozen);
 }
@@ -411,33 +412,36 @@ static gpp_status read_schedule(const gpp_file *f, state *s, gpp_error *err)
     return gpp_schedule_rate(text, (int64_t)s->updates, s->lr, &rate, err);
 }
 
-static gpp_status read_rates(const gpp_file *f, gpp__named *n, gpp_error *err)
+static gpp_status read_group(const gpp_file *f, const char *name, gpp__group *g, gpp_error *err)
 {
     const double none = NAN;
-    gpp_status status = get_real(f, "lr", n->name, &none, &n->lr, err);
+    gpp_status status = get_real(f, "lr", name, &none, &g->lr, err);
     if (status == GPP_OK)
-        status = get_real(f, "weight_decay", n->name, &none, &n->weight_decay, err);
-    if (status == GPP_OK && (n->lr < 0 || n->weight_decay < 0))
+        status = get_real(f, "weight_decay", name, &none, &g->weight_decay, err);
+    if (status == GPP_OK && (g->lr < 0 || g->weight_decay < 0))
         return gpp__fail(err, GPP_EINVAL, "\"%.80s\" has a learning rate or weight decay below 0",
-                         n->name);
+                         name);
     return status;
 }
 
-static gpp_status read_parameter(const gpp_pipe *p, const gpp_file *f, gpp__named *n,
-                                 gpp__learned *l, bool *frozen, gpp_error *err)
+static gpp_status read_parameter(const gpp_pipe *p, const gpp_file *f, int k, state *st,
+                                 gpp_error *err)
 {
+    const gpp__named *n = &p->recipe->named[k];
+    gpp__learned *l = &st->learned[k];
     static const char *const scalar[] = {"scalar0", "scalar1"};
     const char *text = NULL;
     uint64_t updates = 0;
     gpp_status status = get_count(f, "updates", n->name, INT64_MAX, &updates, err);
     l->updates = (int64_t)updates;
-    for (int s = 0; p->optimizer && s < p->optimizer->scalars && status == GPP_OK; s++)
+    for (int s = 0; p->recipe->optimizer && s < p->recipe->optimizer->scalars && status == GPP_OK;
+         s++)
         status = get_real(f, scalar[s], n->name, NULL, &l->scalar[s], err);
     if (status == GPP_OK)
-        status = read_rates(f, n, err);
+        status = read_group(f, n->name, &st->group[k], err);
     if (status == GPP_OK)
         status = get_text(f, "frozen", n->name, &text, err);
-    *frozen = text;
+    st->frozen[k] = text;
     if (status == GPP_OK && text && strcmp(text, "1"))
         return fail_word("frozen", n->name, text, err);
     return status;
@@ -456,20 +460,20 @@ static gpp_status read_numbers(const gpp_pipe *p, const gpp_file *f, state *s, g
         status = gpp__fail(err, GPP_EINVAL, "a learning rate of %g", s->lr);
     if (status == GPP_OK)
         status = read_schedule(f, s, err);
-    for (int k = 0; k < p->parameters && status == GPP_OK; k++)
-        status = read_parameter(p, f, &s->named[k], &s->learned[k], &s->frozen[k], err);
+    for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
+        status = read_parameter(p, f, k, s, err);
     return status;
 }
 
 static gpp_status read_state(const gpp_pipe *p, const gpp_file *f, state *s, gpp_error *err)
 {
-    size_t count = (size_t)p->parameters;
-    s->named = calloc(count + 1, sizeof *s->named);
+    size_t count = (size_t)p->recipe->parameters;
+    s->group = calloc(count + 1, sizeof *s->group);
     s->learned = calloc(count + 1, sizeof *s->learned);
     s->frozen = calloc(count + 1, sizeof *s->frozen);
-    if (!s->named || !s->learned || !s->frozen)
-        return gpp__fail(err, GPP_ENOMEM, "the state of %d parameters", p->parameters);
-    memcpy(s->named, p->named, count * sizeof *s->named);
+    if (!s->group || !s->learned || !s->frozen)
+        return gpp__fail(err, GPP_ENOMEM, "the state of %d parameters", p->recipe->parameters);
+    memcpy(s->group, p->group, count * sizeof *s->group);
     memcpy(s->learned, p->learned, count * sizeof *s->learned);
     locale_t c, before = enter_c_locale(&c);
     gpp_status status = read_numbers(p, f, s, err);
@@ -480,17 +484,17 @@ static gpp_status read_state(const gpp_pipe *p, const gpp_file *f, state *s, gpp
 /* Cannot fail. */
 static void adopt_state(gpp_pipe *p, state *s)
 {
-    for (int k = 0; k < p->parameters; k++)
-        if (s->frozen[k] != is_frozen(p, &p->named[k]))
-            gpp_pipe_freeze(p, p->named[k].name, s->frozen[k], NULL);
-    memcpy(p->named, s->named, (size_t)p->parameters * sizeof *p->named);
-    memcpy(p->learned, s->learned, (size_t)p->parameters * sizeof *p->learned);
+    for (int k = 0; k < p->recipe->parameters; k++)
+        if (s->frozen[k] != is_frozen(p, &p->recipe->named[k]))
+            gpp_pipe_freeze(p, p->recipe->named[k].name, s->frozen[k], NULL);
+    memcpy(p->group, s->group, (size_t)p->recipe->parameters * sizeof *p->group);
+    memcpy(p->learned, s->learned, (size_t)p->recipe->parameters * sizeof *p->learned);
     p->steps = s->steps;
     p->seed = s->seed;
     p->updates = (int64_t)s->updates;
     p->base_lr = s->lr;
-    free(p->schedule_text);
-    p->schedule_text = s->schedule;
+    free(p->lr_schedule_text);
+    p->lr_schedule_text = s->schedule;
     s->schedule = NULL;
     discard_passes(p);
 }

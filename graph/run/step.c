@@ -28,7 +28,7 @@ static gpp_status usable(gpp_pipe *p, gpp_error *err)
 static void report(gpp_pipe *p, const gpp__flight *f)
 {
     p->last = f->stats;
-    p->last_exec = f->exec;
+    p->last_graph = f->graph;
     p->has_last = f->status == GPP_OK;
 }
 
@@ -37,7 +37,7 @@ static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t 
                       gpp_error *err)
 {
     p->has_last = false;
-    p->last_exec = NULL;
+    p->last_graph = NULL;
     p->ran = true;
     gpp_status status = gpp__flight_launch(p, f, e, step, err);
     if (status != GPP_OK)
@@ -75,11 +75,11 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
     gpp_status status = prepare(p, f, &c, kept, rows, &e, err);
     if (status != GPP_OK)
         return status;
-    int pieces = e->plan->shape.micro_batches;
+    int pieces = e->step.plan->shape.micro_batches;
     status = gpp__split_fixed_gradients(p, job, pieces, room, err);
     if (status == GPP_OK)
         status = fly(p, f, e, step, err);
-    for (int k = 0; k < p->network->inputs && p->stuck; k++)
+    for (int k = 0; k < p->recipe->network->inputs && p->stuck; k++)
         p->late[k] = room[k] ? job->grad_x[k].data : NULL;
     if (!p->stuck)
         gpp__join_fixed_gradients(p, job, pieces, room, status == GPP_OK);
@@ -88,15 +88,17 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
 
 static gpp_status need_loss(const gpp_pipe *p, gpp_error *err)
 {
-    return p->loss ? GPP_OK
-                   : gpp__fail(err, GPP_ESTATE, "this pipe was made without a loss (options.loss)");
+    return p->recipe->loss
+               ? GPP_OK
+               : gpp__fail(err, GPP_ESTATE, "this pipe was made without a loss (options.loss)");
 }
 
 static gpp_status need_optimizer(const gpp_pipe *p, gpp_error *err)
 {
-    return p->optimizer ? GPP_OK
-                        : gpp__fail(err, GPP_ESTATE,
-                                    "this pipe was made without an optimizer (options.optimizer)");
+    return p->recipe->optimizer
+               ? GPP_OK
+               : gpp__fail(err, GPP_ESTATE,
+                           "this pipe was made without an optimizer (options.optimizer)");
 }
 
 static gpp_status check_train(const gpp_pipe *p, gpp__call *c, gpp_error *err)
@@ -202,8 +204,8 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
 static gpp_status same_rows(const gpp_pipe *p, const gpp__kept *k, const gpp_tensor *x,
                             gpp_error *err)
 {
-    for (int t = 0; t < p->network->inputs; t++) {
-        int batch = p->network->value[p->network->input[t]].desc.batch;
+    for (int t = 0; t < p->recipe->network->inputs; t++) {
+        int batch = p->recipe->network->value[p->recipe->network->input[t]].desc.batch;
         if (batch != GPP_ROWS_FIXED && x[t].dim[0] != k->rows.rows[batch])
             return gpp__fail(err, GPP_ESHAPE, "x has %lld rows, the forward had %lld",
                              (long long)x[t].dim[0], (long long)k->rows.rows[batch]);

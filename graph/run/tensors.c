@@ -76,7 +76,7 @@ static gpp_status take_kind(const gpp_pipe *p, const kind *k, gpp__batch *batch,
                             gpp_error *err)
 {
     for (int t = 0; t < k->count; t++) {
-        const gpp__desc *d = &p->network->value[k->value[t]].desc;
+        const gpp__desc *d = &p->recipe->network->value[k->value[t]].desc;
         char name[32];
         snprintf(name, sizeof name, k->count > 1 ? "%s[%d]" : "%s", k->name, t);
         int64_t fixed = d->rows * (k->per_piece ? pieces : 1);
@@ -120,23 +120,24 @@ static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch 
 static const gpp__stage *stage_of(const gpp_pipe *p, int node)
 {
     int j = 0;
-    while (j < p->partitions - 1 && node >= p->stage[j].first + p->stage[j].count)
+    while (j < p->recipe->partitions - 1 &&
+           node >= p->recipe->stage[j].first + p->recipe->stage[j].count)
         j++;
-    return &p->stage[j];
+    return &p->recipe->stage[j];
 }
 
 /* Values of inputs that go to a device whose kernels cannot say what is wrong with them. */
 static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int t = 0; t < p->network->inputs && status == GPP_OK; t++) {
-        int node = p->network->value[p->network->input[t]].consumer;
-        if (node < 0 || !stage_of(p, node)->cuda || !p->network->node[node].op->check)
+    for (int t = 0; t < p->recipe->network->inputs && status == GPP_OK; t++) {
+        int node = p->recipe->network->value[p->recipe->network->input[t]].consumer;
+        if (node < 0 || !stage_of(p, node)->cuda || !p->recipe->network->node[node].op->check)
             continue;
-        const gpp__desc *d = &p->network->value[p->network->input[t]].desc;
+        const gpp__desc *d = &p->recipe->network->value[p->recipe->network->input[t]].desc;
         int64_t rows = d->batch == GPP_ROWS_FIXED ? d->rows : x[t].dim[0];
-        status = p->network->node[node].op->check(&p->network->node[node], x[t].data, rows,
-                                                  "mini-batch", err);
+        status = p->recipe->network->node[node].op->check(&p->recipe->network->node[node],
+                                                          x[t].data, rows, "mini-batch", err);
     }
     return status;
 }
@@ -146,18 +147,21 @@ static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error
 static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
                               int pieces, gpp_error *err)
 {
-    const gpp__desc *d = &p->target_desc;
-    int64_t fixed = p->y_desc.rows * pieces;
-    int64_t *rows = p->y_desc.batch == GPP_ROWS_FIXED ? &fixed : &batch->rows[p->y_desc.batch];
+    const gpp__desc *d = &p->recipe->target_desc;
+    int64_t fixed = p->recipe->y_desc.rows * pieces;
+    int64_t *rows =
+        p->recipe->y_desc.batch == GPP_ROWS_FIXED ? &fixed : &batch->rows[p->recipe->y_desc.batch];
     gpp_status status = take_rows("target", c->target, d, rows, false, &job->target, err);
-    job->target.batch = p->y_desc.batch;
-    job->target.rows = p->y_desc.rows;
+    job->target.batch = p->recipe->y_desc.batch;
+    job->target.rows = p->recipe->y_desc.rows;
     if (status == GPP_OK)
         job->loss_divisor =
-            p->loss->divisor(p->loss_attr, &p->y_desc, *rows, c->target->data, p->class_weight);
-    bool unseen = p->stage[p->partitions - 1].cuda; /* by the loss itself */
-    if (status == GPP_OK && unseen && p->loss->check)
-        status = p->loss->check(p->loss_attr, &p->y_desc, d, 0, *rows, c->target->data, err);
+            p->recipe->loss->divisor(p->recipe->loss_attr, &p->recipe->y_desc, *rows,
+                                     c->target->data, p->recipe->class_weight);
+    bool unseen = p->recipe->stage[p->recipe->partitions - 1].cuda; /* by the loss itself */
+    if (status == GPP_OK && unseen && p->recipe->loss->check)
+        status = p->recipe->loss->check(p->recipe->loss_attr, &p->recipe->y_desc, d, 0, *rows,
+                                        c->target->data, err);
     if (status == GPP_OK && p->each.data && p->each_rows != *rows)
         return gpp__fail(err, GPP_ESHAPE, "losses are kept for %lld rows, the mini-batch has %lld",
                          (long long)p->each_rows, (long long)*rows);
@@ -173,12 +177,12 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
         gpp__settle(p); /* which may still write there */
         return GPP_OK;
     }
-    if (!p->loss || !p->loss->each)
+    if (!p->recipe->loss || !p->recipe->loss->each)
         return gpp__fail(err, GPP_ESTATE, "this pipe has no loss, or one without single values");
     gpp__desc d;
-    p->loss->each(p->loss_attr, &p->y_desc, &d);
-    d.batch = p->y_desc.batch;
-    d.rows = p->y_desc.rows;
+    p->recipe->loss->each(p->recipe->loss_attr, &p->recipe->y_desc, &d);
+    d.batch = p->recipe->y_desc.batch;
+    d.rows = p->recipe->y_desc.rows;
     p->each_rows = -1;
     return take_rows("each", each, &d, &p->each_rows, false, &p->each, err);
 }
@@ -186,14 +190,14 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
 gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
                              gpp_error *err)
 {
-    const gpp__network *n = p->network;
+    const gpp__network *n = p->recipe->network;
     int ins = n->inputs, outs = n->outputs, pieces = 1;
     int64_t size, last;
     for (int k = 0; k < GPP__MAX_TENSORS; k++)
         job->x[k] = job->y[k] = job->grad_y[k] = job->grad_x[k] = (gpp__rows){0};
     job->target = (gpp__rows){0};
     for (int b = 0; b < GPP__BATCHES; b++)
-        batch->rows[b] = b < p->batches ? -1 : 0;
+        batch->rows[b] = b < p->recipe->batches ? -1 : 0;
     if (!c->x)
         return gpp__fail(err, GPP_EINVAL, "x is NULL");
     const kind x = {"x", c->x, n->input, ins, false, false, job->x},
@@ -206,7 +210,7 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
     if (status == GPP_OK)
         status = check_values(p, c->x, err);
     if (status == GPP_OK)
-        pieces = gpp__chunk(batch->rows[0], p->chunks, &size, &last);
+        pieces = gpp__chunk(batch->rows[0], p->recipe->chunks, &size, &last);
     if (status == GPP_OK && c->target)
         status = take_target(p, job, c, batch, pieces, err);
     const kind *rest[] = {&y, &grad_y, &grad_x},
@@ -217,8 +221,9 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
     for (int o = 0; o < 2; o++)
         for (int i = 0; i < 5 && status == GPP_OK; i++)
             status = check_apart(out[o], in[i], batch, pieces, err);
-    job->loss_rows =
-        p->y_desc.batch == GPP_ROWS_FIXED ? p->y_desc.rows * pieces : batch->rows[p->y_desc.batch];
+    job->loss_rows = p->recipe->y_desc.batch == GPP_ROWS_FIXED
+                         ? p->recipe->y_desc.rows * pieces
+                         : batch->rows[p->recipe->y_desc.batch];
     return status;
 }
 
@@ -231,7 +236,7 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
 gpp_status gpp__split_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
                                       gpp_error *err)
 {
-    for (int k = 0; k < p->network->inputs; k++) {
+    for (int k = 0; k < p->recipe->network->inputs; k++) {
         gpp__rows *r = &job->grad_x[k];
         if (!r->data || r->batch != GPP_ROWS_FIXED)
             continue;
@@ -259,7 +264,7 @@ static void add_pieces(const gpp__rows *r, int pieces, float *sum)
 void gpp__join_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
                                bool done)
 {
-    for (int k = 0; k < p->network->inputs; k++) {
+    for (int k = 0; k < p->recipe->network->inputs; k++) {
         gpp__rows *r = &job->grad_x[k];
         if (!room[k])
             continue;

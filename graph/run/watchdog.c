@@ -87,7 +87,7 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
 static long holder_of(const gpp__task_graph *e, size_t task, const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
-        const gpp__access *other = access_to(&e->plan->task[k], a->buffer);
+        const gpp__access *other = access_to(&e->step.plan->task[k], a->buffer);
         if (!other || (other->mode == GPP__READ && a->mode == GPP__READ))
             continue;
         if (!has_ended(&e->cell[k]))
@@ -100,19 +100,19 @@ static long holder_of(const gpp__task_graph *e, size_t task, const gpp__access *
 
 static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
 {
-    const gpp__task *t = &e->plan->task[task];
+    const gpp__task *t = &e->step.plan->task[task];
     for (int a = 0; a < t->access_count; a++) {
         if (t->access[a].mode == GPP__WORKSPACE)
             continue;
         long k = holder_of(e, task, &t->access[a]);
         if (k < 0)
             continue;
-        const gpp__task *other = &e->plan->task[k];
+        const gpp__task *other = &e->step.plan->task[k];
         const gpp__access *theirs = access_to(other, t->access[a].buffer);
         say_task(m, other);
-        say(m, " on %s has not %s ", p->device_name[other->device],
+        say(m, " on %s has not %s ", p->recipe->device_name[other->device],
             theirs->mode == GPP__READ ? "released" : "delivered");
-        say_buffer(m, e->plan, theirs);
+        say_buffer(m, e->step.plan, theirs);
         return;
     }
     say(m, "all it needs is done, but the runtime has not reported it");
@@ -123,9 +123,9 @@ static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *e, s
 static void say_running(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
 {
     const gpp__cell *c = &e->cell[task];
-    int first = p->first[c->j], last = first + p->balance[c->j] - 1;
+    int first = p->recipe->first[c->j], last = first + p->recipe->balance[c->j] - 1;
     say(m, "runs ");
-    say_task(m, &e->plan->task[task]);
+    say_task(m, &e->step.plan->task[task]);
     if (last >= first)
         say(m, ", layers %d to %d,", first, last);
     say(m, " for %.3g s", fmax(gpp__cell_now() - c->start, 0));
@@ -135,7 +135,7 @@ static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *e, si
                      bool ready)
 {
     say(m, "waits for its next, ");
-    say_task(m, &e->plan->task[task]);
+    say_task(m, &e->step.plan->task[task]);
     if (ready) {
         say(m, ", which is ready, but its worker does something else");
     } else {
@@ -147,12 +147,12 @@ static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *e, si
 /* @return a task that it runs, or waits for; -1: it has done all */
 static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, int d)
 {
-    const int32_t *table = e->plan->table[d];
-    size_t count = e->plan->count[d];
+    const int32_t *table = e->step.plan->table[d];
+    size_t count = e->step.plan->count[d];
     bool ready;
     uint64_t first = count ? e->ticket[table[0]].position : 0,
              next = gpp__lane_next(p->state[d].lane, &ready);
-    say(m, "; %s ", p->device_name[d]);
+    say(m, "; %s ", p->recipe->device_name[d]);
     if (count && next < first) {
         say(m, "waits for position %llu of its order, to which no task was given",
             (unsigned long long)next);
@@ -166,7 +166,7 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, 
             say_running(m, p, e, (size_t)table[k]);
         } else {
             say(m, "fetches the data of ");
-            say_task(m, &e->plan->task[table[k]]);
+            say_task(m, &e->step.plan->task[table[k]]);
         }
         return table[k];
     }
@@ -180,14 +180,15 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, 
 
 gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
 {
-    const gpp__task_graph *e = f->exec;
+    const gpp__task_graph *e = f->graph;
     message m = {.length = 0};
     size_t left = 0;
     long blame = -1;
-    for (size_t k = 0; k < e->plan->tasks; k++)
+    for (size_t k = 0; k < e->step.plan->tasks; k++)
         left += !has_ended(&e->cell[k]);
-    say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog, left, e->plan->tasks);
-    for (int d = 0; d < p->devices; d++) {
+    say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog, left,
+        e->step.plan->tasks);
+    for (int d = 0; d < p->recipe->devices; d++) {
         long k = say_device(&m, p, e, d);
         bool runs = k >= 0 && has_begun(&e->cell[k]);
         if (k >= 0 && (blame < 0 || (runs && !has_begun(&e->cell[blame]))))

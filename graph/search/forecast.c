@@ -1,6 +1,6 @@
 /*
- * graph/search/forecast.c: a training step predicted: a draft of the pipe gives its plan and its programs,
- * a profile the times of the operators that run in each of them, the simulator the rest.
+ * graph/search/forecast.c: a training step predicted. The pipe's recipe gives plan and programs, a
+ * profile the times of the operators that run in each of them, the simulator the rest.
  *
  * A GPU is a device like others with a memory node of its own: it runs one task at a time, and what
  * its tasks read comes over links. Profiles of it are taken alone, since it shares no memory with
@@ -20,7 +20,7 @@
 #include "codelets/bare_device.h"
 #include "codelets/program/ports.h"
 #include "codelets/program/times.h"
-#include "graph/run/pipe.h"
+#include "graph/plan/step.h"
 #include "graph/search/forecast_times.h"
 
 /* Times of the cells of one number of rows. */
@@ -31,8 +31,10 @@ typedef struct cell_times {
 typedef struct forecaster {
     const gpp_pipe_options *pipe_options;
     const gpp_forecast_options *options;
-    gpp_pipe *pipe;
-    gpp__task_graph step;
+    gpp__recipe *recipe;
+    gpp__program_cache programs;
+    gpp__plan_choice choice;
+    gpp__step_plan step;
     gpp__profile_list list; /* those given, or those taken here: */
     gpp_profile **own;      /* [owned] */
     int owned;
@@ -43,7 +45,6 @@ typedef struct forecaster {
     gpp__sim_task *task;     /* [tasks] */
     gpp__sim_buffer *buffer; /* [buffers] */
     gpp__sim_link *link;     /* [nodes][nodes] */
-    int *node_of;            /* [devices] */
     gpp__sim_result result;
 } forecaster;
 
@@ -102,65 +103,60 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
 
 /* --- devices ---------------------------------------------------------------------------------- */
 
-static bool is_gpu(const gpp_pipe *p, int d)
-{
-    return p->device[d].kind == GPP__DEVICE_CUDA;
-}
-
 /* As gpp__profile_kind. */
-static int kind_of(const gpp_pipe *p, int d)
+static int kind_of(const gpp__recipe *r, int d)
 {
-    return is_gpu(p, d) ? 0 : p->device_threads[d];
+    return gpp__recipe_on_gpu(r, d) ? 0 : r->device_threads[d];
 }
 
 /* Devices that share memory with this one. */
-static int others_of(const gpp_pipe *p, int device)
+static int others_of(const gpp__recipe *r, int device)
 {
     int others = 0;
-    for (int d = 0; d < p->devices && !is_gpu(p, device); d++)
-        others += d != device && !is_gpu(p, d);
+    for (int d = 0; d < r->devices && !gpp__recipe_on_gpu(r, device); d++)
+        others += d != device && !gpp__recipe_on_gpu(r, d);
     return others;
 }
 
 /* Times of one GPU serve the others if they are of one model. */
-static gpp_status check_gpus(const gpp_pipe *p, gpp_error *err)
+static gpp_status check_gpus(const gpp__recipe *r, gpp_error *err)
 {
     char first[64], name[64];
     int one = -1;
-    for (int d = 0; d < p->devices; d++) {
-        if (!is_gpu(p, d))
+    for (int d = 0; d < r->devices; d++) {
+        if (!gpp__recipe_on_gpu(r, d))
             continue;
-        gpp__bare_device_of_gpus()->name(p->device[d].ordinal, one < 0 ? first : name);
+        gpp__bare_device_of_gpus()->name(r->device[d].ordinal, one < 0 ? first : name);
         if (one >= 0 && strcmp(first, name) != 0)
             return gpp__fail(err, GPP_EUNSUPPORTED,
                              "forecasts are of GPUs of one model: %s is \"%s\", %s is \"%s\"",
-                             p->device_name[one], first, p->device_name[d], name);
+                             r->device_name[one], first, r->device_name[d], name);
         one = one < 0 ? d : one;
     }
     return GPP_OK;
 }
 
 /* A profile of a GPU is of the pipe's, and of the way it computes. */
-static gpp_status check_gpu_profile(const gpp_pipe *p, const gpp_profile *profile, int k,
+static gpp_status check_gpu_profile(const gpp__recipe *r, const gpp_profile *profile, int k,
                                     gpp_error *err)
 {
     char name[64];
     int d = 0;
-    while (d < p->devices && !is_gpu(p, d))
+    while (d < r->devices && !gpp__recipe_on_gpu(r, d))
         d++;
-    if (!profile->gpu[0] || d == p->devices)
+    if (!profile->gpu[0] || d == r->devices)
         return GPP_OK;
-    gpp__bare_device_of_gpus()->name(p->device[d].ordinal, name);
+    gpp__bare_device_of_gpus()->name(r->device[d].ordinal, name);
     if (strcmp(name, profile->gpu) != 0)
         return gpp__fail(err, GPP_EINVAL, "profile %d was taken on \"%s\", but %s is \"%s\"", k,
-                         profile->gpu, p->device_name[d], name);
-    if ((int)profile->cuda_math != p->cuda_mode.math ||
-        profile->cuda_any_algorithm == p->cuda_mode.deterministic)
+                         profile->gpu, r->device_name[d], name);
+    if ((int)profile->cuda_math != r->cuda_mode.math ||
+        profile->cuda_any_algorithm == r->cuda_mode.deterministic)
         return gpp__fail(err, GPP_EINVAL,
                          "profile %d was taken with cuda_math %d and cuda_any_algorithm %d, the "
                          "pipe computes with %d and %d",
-                         k, (int)profile->cuda_math, profile->cuda_any_algorithm, p->cuda_mode.math,
-                         !p->cuda_mode.deterministic);
+                         k, (int)profile->cuda_math, profile->cuda_any_algorithm, r->cuda_mode.math,
+                         !r->cuda_mode.deterministic);
     return GPP_OK;
 }
 
@@ -185,9 +181,9 @@ static gpp_status take_given(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     for (int k = 0; status == GPP_OK && k < f->options->profiles; k++) {
-        status = check_profile(f->pipe->model, f->options->profile[k], k, err);
+        status = check_profile(f->recipe->model, f->options->profile[k], k, err);
         if (status == GPP_OK)
-            status = check_gpu_profile(f->pipe, f->options->profile[k], k, err);
+            status = check_gpu_profile(f->recipe, f->options->profile[k], k, err);
         if (status == GPP_OK)
             status = enlist(f, f->options->profile[k], err);
     }
@@ -197,24 +193,24 @@ static gpp_status take_given(forecaster *f, gpp_error *err)
 /* On this device, while those it shares memory with run the same, or alone. */
 static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error *err)
 {
-    gpp_pipe *p = f->pipe;
+    const gpp__recipe *r = f->recipe;
     gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
     gpp_profile *profile;
-    const char **beside = calloc((size_t)p->devices, sizeof *beside);
+    const char **beside = calloc((size_t)r->devices, sizeof *beside);
     if (!beside)
-        return gpp__fail(err, GPP_ENOMEM, "%d devices", p->devices);
-    for (int d = 0; d < p->devices && !alone; d++)
-        if (d != device && !is_gpu(p, d))
-            beside[o.beside_count++] = p->device_name[d];
+        return gpp__fail(err, GPP_ENOMEM, "%d devices", r->devices);
+    for (int d = 0; d < r->devices && !alone; d++)
+        if (d != device && !gpp__recipe_on_gpu(r, d))
+            beside[o.beside_count++] = r->device_name[d];
     o.beside = o.beside_count ? beside : NULL;
-    o.device = p->device_name[device];
+    o.device = r->device_name[device];
     o.timeout_ms = f->options->timeout_ms;
-    o.seed = p->seed;
-    o.cuda_math = (gpp_math)p->cuda_mode.math;
-    o.cuda_any_algorithm = !p->cuda_mode.deterministic;
+    o.seed = r->seed;
+    o.cuda_math = (gpp_math)r->cuda_mode.math;
+    o.cuda_any_algorithm = !r->cuda_mode.deterministic;
     o.rows = f->step.full->rows.rows;
     gpp_status status =
-        gpp_profile_new(&profile, p->model, gpp__first_rows(f->step.full->rows.rows), &o, err);
+        gpp_profile_new(&profile, r->model, gpp__first_rows(f->step.full->rows.rows), &o, err);
     free(beside);
     if (status != GPP_OK)
         return status;
@@ -224,26 +220,26 @@ static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error 
 
 static gpp_status fail_without(const forecaster *f, int d, gpp_error *err)
 {
-    const gpp_pipe *p = f->pipe;
-    if (is_gpu(p, d))
+    const gpp__recipe *r = f->recipe;
+    if (gpp__recipe_on_gpu(r, d))
         return gpp__fail(
             err, GPP_EINVAL,
             "no profile was taken on a GPU, as device %s is: the first one given is of "
             "%s",
-            p->device_name[d], f->options->profile[0]->device);
+            r->device_name[d], f->options->profile[0]->device);
     return gpp__fail(err, GPP_EINVAL,
                      "no profile was taken on %d cores, as device %s has: the first one given is "
                      "of %s",
-                     p->device_threads[d], p->device_name[d], f->options->profile[0]->device);
+                     r->device_threads[d], r->device_name[d], f->options->profile[0]->device);
 }
 
 /* GPUs share profiles, and so do devices with as many cores. */
 static gpp_status take_profiles(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int d = 0; status == GPP_OK && d < f->pipe->devices; d++) {
-        bool in_company = others_of(f->pipe, d) > 0;
-        if (gpp__profiles_have(&f->list, kind_of(f->pipe, d)))
+    for (int d = 0; status == GPP_OK && d < f->recipe->devices; d++) {
+        bool in_company = others_of(f->recipe, d) > 0;
+        if (gpp__profiles_have(&f->list, kind_of(f->recipe, d)))
             continue;
         if (f->options->profiles)
             return fail_without(f, d, err);
@@ -267,16 +263,16 @@ static double forward_ms(const gpp__program *program, gpp__pass pass,
 static gpp_status time_cells(forecaster *f, const gpp__program_set *set, cell_times *t,
                              gpp_error *err)
 {
-    const gpp_pipe *p = f->pipe;
+    const gpp__recipe *r = f->recipe;
     int64_t rows = gpp__first_rows(set->rows.rows);
-    gpp_operator_profile *op = calloc((size_t)p->network->nodes + 1, sizeof *op);
+    gpp_operator_profile *op = calloc((size_t)r->network->nodes + 1, sizeof *op);
     if (!op)
-        return gpp__fail(err, GPP_ENOMEM, "times of %d operators", p->network->nodes);
-    for (int j = 0; j < p->partitions; j++) {
-        int d = p->device_of[j];
+        return gpp__fail(err, GPP_ENOMEM, "times of %d operators", r->network->nodes);
+    for (int j = 0; j < r->partitions; j++) {
+        int d = r->device_of[j];
         const gpp__program *program = set->program[j];
         double speed =
-            gpp__profiles_times(&f->list, kind_of(p, d), rows, others_of(p, d), f->busy[d], op);
+            gpp__profiles_times(&f->list, kind_of(r, d), rows, others_of(r, d), f->busy[d], op);
         t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, speed);
         t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, speed);
         t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, speed);
@@ -296,20 +292,20 @@ static double copy_ms(const forecaster *f, int device, size_t bytes)
 
 static double update_ms(const forecaster *f, int j)
 {
-    const gpp_pipe *p = f->pipe;
-    const gpp__stage *s = gpp__block_end(p, j);
-    if (p->home[j] != j)
+    const gpp__recipe *r = f->recipe;
+    const gpp__stage *s = gpp__recipe_block_end(r, j);
+    if (r->home[j] != j)
         return 0;
-    return copy_ms(f, p->device_of[j],
-                   s->grads_end + 2 * s->params_end + 2 * gpp__optimizer_bytes(p, j));
+    return copy_ms(f, r->device_of[j],
+                   s->grads_end + 2 * s->params_end + 2 * gpp__recipe_optimizer_bytes(r, j));
 }
 
 /* What crosses to the caller. */
 static size_t output_bytes(const forecaster *f)
 {
     size_t bytes = 0;
-    for (int c = 0; c < f->pipe->crossings; c++)
-        if (f->pipe->crossing[c].to == f->pipe->partitions)
+    for (int c = 0; c < f->recipe->edges; c++)
+        if (f->recipe->edge[c].to == f->recipe->partitions)
             bytes += f->step.plan->edge[c].bytes;
     return bytes;
 }
@@ -330,7 +326,7 @@ static double task_ms(const forecaster *f, const gpp__task *t)
     case GPP__UPDATE:
         return update_ms(f, t->j);
     case GPP__NORM:
-        return copy_ms(f, t->device, gpp__block_end(f->pipe, t->j)->grads_end);
+        return copy_ms(f, t->device, gpp__recipe_block_end(f->recipe, t->j)->grads_end);
     default:
         return copy_ms(f, t->device, 2 * output_bytes(f));
     }
@@ -339,7 +335,7 @@ static double task_ms(const forecaster *f, const gpp__task *t)
 static gpp_status make_room(forecaster *f, gpp_error *err)
 {
     const gpp__plan *plan = f->step.plan;
-    size_t n = (size_t)f->pipe->partitions, devices = (size_t)f->pipe->devices;
+    size_t n = (size_t)f->recipe->partitions, devices = (size_t)f->recipe->devices;
     f->own = calloc(2 * devices, sizeof *f->own);
     f->room = calloc(10 * n + 2 * devices, sizeof *f->room);
     f->task = calloc(plan->tasks + 1, sizeof *f->task);
@@ -355,7 +351,7 @@ static gpp_status make_room(forecaster *f, gpp_error *err)
 
 static gpp_status time_all(forecaster *f, gpp_error *err)
 {
-    size_t n = (size_t)f->pipe->partitions;
+    size_t n = (size_t)f->recipe->partitions;
     double *room = f->room;
     f->full = (cell_times){room, room + n, room + 2 * n, room + 3 * n, room + 4 * n};
     room += 5 * n;
@@ -369,21 +365,20 @@ static gpp_status time_all(forecaster *f, gpp_error *err)
 static int count_nodes(const forecaster *f)
 {
     int nodes = 1;
-    for (int d = 0; d < f->pipe->devices; d++)
-        nodes = f->node_of[d] >= nodes ? f->node_of[d] + 1 : nodes;
+    for (int d = 0; d < f->recipe->devices; d++)
+        nodes = f->choice.node_of[d] >= nodes ? f->choice.node_of[d] + 1 : nodes;
     return nodes;
 }
 
 static gpp_status place_nodes(forecaster *f, gpp_error *err)
 {
-    gpp_pipe *p = f->pipe;
-    for (int d = 0; f->options->node_of && d < p->devices; d++) {
-        if (f->options->node_of[d] < 0 || f->options->node_of[d] > 1023)
+    const int *wanted = f->options->node_of;
+    for (int d = 0; wanted && d < f->recipe->devices; d++)
+        if (wanted[d] < 0 || wanted[d] > 1023)
             return gpp__fail(err, GPP_EINVAL, "node_of[%d] must be 0 ... 1023, got %d", d,
-                             f->options->node_of[d]);
-        p->node_of[d] = f->options->node_of[d];
-    }
-    f->node_of = p->node_of;
+                             wanted[d]);
+    f->choice = f->recipe->choice;
+    f->choice.node_of = wanted ? wanted : f->recipe->node_of;
     return GPP_OK;
 }
 
@@ -392,7 +387,7 @@ static void fill_buffers(forecaster *f)
     const gpp__plan *plan = f->step.plan;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        bool apart = b->other >= 0 && f->node_of[b->other] != f->node_of[b->device];
+        bool apart = b->other >= 0 && f->choice.node_of[b->other] != f->choice.node_of[b->device];
         f->buffer[k] = (gpp__sim_buffer){
             .bytes = b->bytes,
             .device = b->device,
@@ -405,8 +400,8 @@ static void fill_buffers(forecaster *f)
 
 static bool has_gpu(const forecaster *f, int node)
 {
-    for (int d = 0; d < f->pipe->devices; d++)
-        if (f->node_of[d] == node && is_gpu(f->pipe, d))
+    for (int d = 0; d < f->recipe->devices; d++)
+        if (f->choice.node_of[d] == node && gpp__recipe_on_gpu(f->recipe, d))
             return true;
     return false;
 }
@@ -450,8 +445,8 @@ static gpp_status simulate(forecaster *f, gpp_error *err)
     }
     fill_buffers(f);
     gpp__sim_release(&f->result);
-    gpp__sim_spec spec = {f->pipe->devices, nodes,   f->node_of, plan->tasks,
-                          plan->buffers,    f->task, f->buffer,  f->link};
+    gpp__sim_spec spec = {f->recipe->devices, nodes,   f->choice.node_of, plan->tasks,
+                          plan->buffers,      f->task, f->buffer,         f->link};
     return gpp__simulate(&spec, &f->result, err);
 }
 
@@ -473,12 +468,12 @@ static double both_busy(const forecaster *f, int a, int b)
 
 static void share_busy(forecaster *f)
 {
-    int devices = f->pipe->devices;
+    int devices = f->recipe->devices;
     for (int d = 0; d < devices; d++) {
         double own = f->result.device[d].busy_ms, both = 0;
-        int others = others_of(f->pipe, d);
+        int others = others_of(f->recipe, d);
         for (int e = 0; e < devices; e++)
-            both += e == d || is_gpu(f->pipe, e) ? 0 : both_busy(f, d, e);
+            both += e == d || gpp__recipe_on_gpu(f->recipe, e) ? 0 : both_busy(f, d, e);
         f->busy[d] = own > 0 && others > 0 ? both / own / others : 1;
         f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
     }
@@ -521,10 +516,10 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
     double busy = 0;
     for (int d = 0; d < r->devices; d++) {
         const gpp__sim_device *s = &f->result.device[d];
-        char *name = strdup(f->pipe->device_name[d]);
+        char *name = strdup(f->recipe->device_name[d]);
         if (!name)
             return false;
-        r->device[d] = (gpp_forecast_device){name,           f->pipe->device_threads[d],
+        r->device[d] = (gpp_forecast_device){name,           f->recipe->device_threads[d],
                                              s->busy_ms,     s->warm_up_ms,
                                              s->transfer_ms, s->wait_ms,
                                              s->drain_ms,    f->step.plan->bytes[d],
@@ -563,8 +558,8 @@ static void fill_cells(const forecaster *f, gpp_forecast *r)
     const gpp__step_shape *shape = &f->step.plan->shape;
     bool recomputes = shape->checkpointed > 0;
     for (int j = 0; j < r->partitions; j++) {
-        r->balance[j] = f->pipe->balance[j];
-        r->device_of[j] = f->pipe->device_of[j];
+        r->balance[j] = f->recipe->balance[j];
+        r->device_of[j] = f->recipe->device_of[j];
         r->cell_ms[0][j] = recomputes ? f->full.forward[j] : f->full.keep[j];
         r->cell_ms[1][j] = recomputes ? f->full.recompute[j] : 0;
         r->cell_ms[2][j] = f->full.backward[j] + f->full.weight[j];
@@ -595,12 +590,12 @@ static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, g
     if (!r)
         return gpp__fail(err, GPP_ENOMEM, "a forecast");
     r->step_ms = f->result.end_ms;
-    r->partitions = f->pipe->partitions;
+    r->partitions = f->recipe->partitions;
     r->micro_batches = f->step.plan->shape.micro_batches;
-    r->devices = f->pipe->devices;
+    r->devices = f->recipe->devices;
     r->tasks = (int)f->step.plan->tasks;
     r->points = (int)f->result.points;
-    r->checkpoint = f->pipe->checkpoint;
+    r->checkpoint = f->choice.checkpoint;
     if (!allocate(r) || !fill_devices(f, r)) {
         gpp_forecast_free(r);
         return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", f->step.plan->tasks);
@@ -613,16 +608,15 @@ static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, g
 
 static gpp_status run(forecaster *f, gpp_forecast **forecast, gpp_error *err)
 {
-    gpp__batch rows;
-    for (int b = 0; b < GPP__BATCHES; b++)
-        rows.rows[b] = b < f->pipe->batches ? f->pipe_options->batch : 0;
-    gpp_status status = check_gpus(f->pipe, err);
+    gpp__batch rows = gpp__recipe_batch(f->recipe, f->pipe_options->batch);
+    gpp_status status = check_gpus(f->recipe, err);
     if (status == GPP_OK)
         status = take_given(f, err);
     if (status == GPP_OK)
         status = place_nodes(f, err);
     if (status == GPP_OK)
-        status = gpp__task_graph_draft(f->pipe, gpp__pipe_training(f->pipe), &rows, &f->step, err);
+        status = gpp__step_plan_init(&f->step, &f->programs, &f->choice,
+                                     gpp__recipe_training(f->recipe), &rows, err);
     if (status == GPP_OK)
         status = make_room(f, err);
     if (status == GPP_OK)
@@ -643,8 +637,8 @@ static void release(forecaster *f)
     free(f->task);
     free(f->buffer);
     free(f->link);
-    gpp__task_graph_put(f->pipe, &f->step);
-    gpp_pipe_free(f->pipe);
+    gpp__step_plan_release(&f->step, &f->programs);
+    gpp__recipe_free(f->recipe);
 }
 
 gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
@@ -658,9 +652,10 @@ gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
     *forecast = NULL;
     gpp_status status = check(model, pipe, f.options, err);
     if (status == GPP_OK)
-        status = gpp__pipe_draft(&f.pipe, model, pipe, err);
+        status = gpp__recipe_new(&f.recipe, model, pipe, NULL, NULL, err);
     if (status != GPP_OK)
         return status;
+    f.programs.recipe = f.recipe;
     status = run(&f, forecast, err);
     release(&f);
     return status;

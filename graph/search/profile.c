@@ -11,7 +11,7 @@
 
 #include "balance/internal.h"
 #include "graph/model/model.h"
-#include "graph/run/runtime.h"
+#include "graph/recipe/machine.h"
 
 /* --- what is asked for ------------------------------------------------------------------------ */
 
@@ -113,29 +113,17 @@ static bool may_use_gpus(const gpp__network *n, const gpp_profile_options *o)
                    gpp__devices_may_be_gpus(o->beside, o->beside_count, o->beside_count));
 }
 
-/* The runtime is not started: it is only asked for its GPUs, and only where one may be meant. To be
- * released, also after a failure. */
-typedef struct machine {
-    gpp__runtime runtime;
-    bool asked;
-} machine;
-
-static gpp_status find_gpus(machine *m, const gpp__network *n, const gpp_profile_options *o,
+/* The machine is only asked for its GPUs, and only where one may be meant. Release it, also after a
+ * failure. */
+static gpp_status find_gpus(gpp__machine *m, const gpp__network *n, const gpp_profile_options *o,
                             gpp__benches *benches, gpp_error *err)
 {
     if (!may_use_gpus(n, o))
         return GPP_OK;
-    gpp_status status = gpp__runtime_draft_for(
-        &m->runtime, &(gpp__device_request){.partitions = benches->partitions}, err);
-    m->asked = status == GPP_OK;
-    benches->gpus = m->asked ? &m->runtime.gpus : NULL;
+    gpp_status status =
+        gpp__machine_find(m, &(gpp__device_request){.partitions = benches->partitions}, err);
+    benches->gpus = status == GPP_OK ? &m->gpus : NULL;
     return status;
-}
-
-static void leave_gpus(machine *m)
-{
-    if (m->asked)
-        gpp__runtime_release(&m->runtime);
 }
 
 /* --- taking it -------------------------------------------------------------------------------- */
@@ -172,7 +160,7 @@ static gpp_status take_on(const gpp__bench *bench, gpp__crew *crew, int device, 
 static gpp_status take_there(const order *o, int partitions, gpp_error *err)
 {
     gpp__benches benches = {o->options, partitions, NULL};
-    machine m = {.asked = false};
+    gpp__machine m = {0};
     gpp_status status = find_gpus(&m, &o->model->network, o->options, &benches, err);
     if (status == GPP_OK)
         status = gpp__on_benches(&benches, o->profile, take_on, (void *)o, err);
@@ -180,7 +168,7 @@ static gpp_status take_there(const order *o, int partitions, gpp_error *err)
         o->profile->cuda_math = o->options->cuda_math;
         o->profile->cuda_any_algorithm = o->options->cuda_any_algorithm;
     }
-    leave_gpus(&m);
+    gpp__machine_release(&m);
     return status;
 }
 

@@ -12,7 +12,7 @@
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* A pipe of all layers on one device, the first of the list: it checks loss, optimizer and the
+/* The recipe of a pipe of all layers on one device, the first of the list: it checks loss, optimizer and the
  * like, and knows layers, cores and what lies beside parameters. Where layers are placed does not
  * matter to it. */
 static gpp_status make_plain(gpp__search *s, gpp_error *err)
@@ -34,7 +34,7 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
         o.checkpoint =
             o.activation_limit || o.profile ? GPP_CHECKPOINT_BUDGET : GPP_CHECKPOINT_NEVER;
     o.memory_limit = 0;
-    status = gpp__pipe_draft(&s->plain, copy, &o, err);
+    status = gpp__recipe_new(&s->plain, copy, &o, NULL, NULL, err);
     gpp_model_free(copy);
     return status;
 }
@@ -53,7 +53,7 @@ static gpp_status know_layers(gpp__search *s, gpp_error *err)
     const gpp__network *n = &s->model->network;
     const gpp__stage *stage = &s->plain->stage[0];
     size_t state = stage->state_at_end, layers = (size_t)s->model->count;
-    size_t states = state ? gpp__optimizer_bytes(s->plain, 0) / state : 0;
+    size_t states = state ? gpp__recipe_optimizer_bytes(s->plain, 0) / state : 0;
     s->layer_bytes = calloc(layers, sizeof *s->layer_bytes);
     s->joined = calloc(layers, sizeof *s->joined);
     if (!s->layer_bytes || !s->joined)
@@ -399,9 +399,8 @@ static void release(gpp__search *s)
     free(s->layer_bytes);
     free(s->joined);
     gpp__leanest_free(s->leanest);
-    gpp_pipe_free(s->plain);
-    if (s->has_machine)
-        gpp__runtime_release(&s->machine);
+    gpp__recipe_free(s->plain);
+    gpp__machine_release(&s->machine);
 }
 
 static gpp_status search(gpp__search *s, gpp_plan_table *table, gpp_error *err)

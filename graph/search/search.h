@@ -9,7 +9,7 @@
 
 #include <gridpipe/plan.h>
 
-#include "graph/run/pipe.h"
+#include "graph/plan/step.h"
 #include "graph/search/forecast_times.h"
 
 /** The devices of pipes of so many partitions, and what is known about them. */
@@ -68,11 +68,10 @@ typedef struct gpp__search {
     const gpp_model *model;
     gpp_pipe_options pipe; /* batch: that of the candidates at hand */
     gpp_plan_options options;
-    gpp_pipe *plain;      /* draft of one partition, without placed layers */
-    gpp__runtime machine; /* what devices are chosen from; with GPUs where one may be meant */
-    bool has_machine;
-    bool gpus;       /* pipes without a list of devices go to GPUs */
-    gpp__site *site; /* [sites] by ascending partitions */
+    gpp__recipe *plain;   /* of one partition, without placed layers */
+    gpp__machine machine; /* what devices are chosen from; with GPUs where one may be meant */
+    bool gpus;            /* pipes without a list of devices go to GPUs */
+    gpp__site *site;      /* [sites] by ascending partitions */
     int sites;
     gpp__pieces *pieces; /* [piece_count] by ascending chunks */
     int piece_count;

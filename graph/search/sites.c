@@ -51,7 +51,7 @@ static gpp_status copy_devices(gpp__site *site, const gpp__device *device, gpp_e
 static gpp_status find_devices(gpp__site *site, const gpp__search *s, bool listed, gpp_error *err)
 {
     gpp__device *device;
-    gpp__offer offer = gpp__runtime_offer(&s->machine);
+    gpp__offer offer = gpp__machine_offer(&s->machine);
     if (!listed && !s->gpus)
         offer.gpus = NULL;
     gpp_status status =
@@ -86,7 +86,7 @@ static void limit_memory(gpp__search *s)
         snprintf(name, sizeof name, "cuda:%d", gpu.ordinal);
         for (int d = 0; o->devices && d < o->device_count; d++)
             meant |= strcmp(o->devices[d], name) == 0;
-        size_t has = meant ? gpp__runtime_memory(&s->machine, &gpu) : 0;
+        size_t has = meant ? gpp__machine_memory(&gpu) : 0;
         if (has && (!o->memory_limit || has < o->memory_limit))
             s->pipe.memory_limit = has;
     }
@@ -100,8 +100,7 @@ gpp_status gpp__search_machine(gpp__search *s, gpp_error *err)
         s->gpus || may_be_placed_on_gpus(s->model) ||
         (o->devices && gpp__devices_may_be_gpus(o->devices, o->device_count, o->device_count));
     const gpp__device_request all = {.partitions = 1}, none = {0};
-    gpp_status status = gpp__runtime_draft_for(&s->machine, may ? &all : &none, err);
-    s->has_machine = status == GPP_OK;
+    gpp_status status = gpp__machine_find(&s->machine, may ? &all : &none, err);
     if (status == GPP_OK)
         limit_memory(s);
     return status;

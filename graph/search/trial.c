@@ -101,16 +101,19 @@ gpp_status gpp__trial_foresee(const gpp__choice *choice, gpp__trial *t, gpp_erro
     return GPP_OK;
 }
 
-static gpp_status plan_mode(gpp_pipe *p, gpp_checkpoint mode, const gpp__batch *rows, gpp__trial *t,
-                            gpp_error *err)
+static gpp_status plan_mode(gpp__program_cache *programs, gpp_checkpoint mode,
+                            const gpp__batch *rows, gpp__trial *t, gpp_error *err)
 {
-    gpp__plan *plan = NULL;
-    p->checkpoint = mode;
-    gpp_status status = gpp__task_graph_plan(p, gpp__pipe_training(p), rows, &plan, err);
-    for (int d = 0; status == GPP_OK && d < p->devices; d++)
+    const gpp__recipe *r = programs->recipe;
+    gpp__plan_choice choice = r->choice;
+    gpp__plan *plan;
+    choice.checkpoint = mode;
+    gpp_status status =
+        gpp__step_plan_only(&plan, programs, &choice, gpp__recipe_training(r), rows, err);
+    for (int d = 0; status == GPP_OK && d < r->devices; d++)
         t->bytes[d] = plan->bytes[d];
     if (status == GPP_OK)
-        find_fullest(t, p->devices);
+        find_fullest(t, r->devices);
     gpp__plan_free(plan);
     return status;
 }
@@ -124,29 +127,28 @@ static bool is_refused(const gpp__choice *choice, gpp_status status)
 gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,
                             gpp__trial trial[], gpp_error *err)
 {
-    gpp_pipe *p;
-    gpp__task_graph programs; /* made once for all plans */
-    gpp__batch rows = {{0}};
+    gpp__recipe *r;
+    gpp__step_plan held; /* holds the programs, which are the same for all plans */
     gpp__choice plain = *choice;
     plain.checkpoint = first;
     gpp_pipe_options o = gpp__choice_options(&plain, trial[first].balance);
-    gpp_status status = gpp__pipe_draft(&p, choice->search->model, &o, err);
+    gpp_status status = gpp__recipe_new(&r, choice->search->model, &o, NULL, NULL, err);
     if (status != GPP_OK)
         return status;
-    for (int b = 0; b < p->batches; b++)
-        rows.rows[b] = o.batch;
-    gpp__task_graph_draft(p, gpp__pipe_training(p), &rows, &programs, NULL);
+    gpp__program_cache programs = {.recipe = r};
+    gpp__batch rows = gpp__recipe_batch(r, o.batch);
+    gpp__step_plan_init(&held, &programs, NULL, gpp__recipe_training(r), &rows, NULL);
     for (int mode = first; status == GPP_OK && mode <= (int)last; mode++) {
         gpp_error own = GPP_ERROR_INIT;
-        status = plan_mode(p, (gpp_checkpoint)mode, &rows, &trial[mode], &own);
+        status = plan_mode(&programs, (gpp_checkpoint)mode, &rows, &trial[mode], &own);
         if (first < last && is_refused(choice, status)) {
             trial[mode].most = SIZE_MAX;
             status = GPP_OK;
         } else if (status != GPP_OK && err && err->code == GPP_OK)
             *err = own;
     }
-    gpp__task_graph_put(p, &programs);
-    gpp_pipe_free(p);
+    gpp__step_plan_release(&held, &programs);
+    gpp__recipe_free(r);
     return status;
 }
 

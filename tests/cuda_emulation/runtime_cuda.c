@@ -1,8 +1,11 @@
 /*
- * tests/cuda_emulation/runtime_cuda.c: graph/run/runtime_cuda.c's place in a library whose GPUs are
- * emulated: two of them, whose tasks StarPU's CPU workers run. Everything of a pipe on GPUs is
- * theirs then but StarPU's own driver: kernels, what cells copy, plans, errands.
+ * tests/cuda_emulation/runtime_cuda.c: takes the place of graph/recipe/machine_cuda.c and
+ * graph/run/runtime_cuda.c in a library whose GPUs are emulated: two of them, whose tasks StarPU's
+ * CPU workers run. Of a pipe on GPUs everything is emulated but StarPU's own driver: kernels, what
+ * cells copy, plans, device calls.
  */
+#include <pthread.h>
+#include <starpu.h>
 #include <stdlib.h>
 
 #include "codelets/cuda/mover.h"
@@ -13,7 +16,7 @@ enum { EMULATED = 2 };
 static gpp__cuda *context[EMULATED + 1][3][2]; /* the last for preparing; by way of computing */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-gpp_status gpp__runtime_find_gpus(gpp__gpus *gpus, bool running, gpp_error *err)
+gpp_status gpp__machine_find_gpus(gpp__gpus *gpus, bool running, gpp_error *err)
 {
     (void)running, (void)err;
     gpp_emulation_any_memory();
@@ -31,14 +34,13 @@ int gpp__runtime_cuda_worker(int ordinal)
     return ordinal < EMULATED && workers > 0 ? worker[ordinal % workers] : -1;
 }
 
-size_t gpp__runtime_memory(const gpp__runtime *runtime, const gpp__device *device)
+size_t gpp__machine_memory(const gpp__device *device)
 {
     const char *bytes = getenv("GPP_EMULATION_MEMORY"); /* nobody knows, unless a test says */
-    (void)runtime;
     return bytes && device->kind == GPP__DEVICE_CUDA ? (size_t)strtoull(bytes, NULL, 10) : 0;
 }
 
-const struct gpp__mover *gpp__runtime_mover(void)
+const struct gpp__mover *gpp__machine_mover(void)
 {
     return &gpp__cuda_mover;
 }
@@ -64,13 +66,13 @@ gpp_status gpp__runtime_cuda(int worker, gpp__cuda_mode mode, gpp__cuda **cuda, 
     return get(worker == gpp__runtime_cuda_worker(0) ? 0 : 1, mode, cuda, err);
 }
 
-gpp_status gpp__runtime_prepare(int ordinal, gpp__cuda_mode mode, gpp__cuda **cuda, gpp_error *err)
+gpp_status gpp__machine_prepare(int ordinal, gpp__cuda_mode mode, gpp__cuda **cuda, gpp_error *err)
 {
     (void)ordinal;
     return get(EMULATED, mode, cuda, err);
 }
 
-void gpp__runtime_prepared(gpp__cuda *cuda)
+void gpp__machine_prepared(gpp__cuda *cuda)
 {
     (void)cuda;
 }
@@ -82,4 +84,8 @@ void gpp__runtime_end_cuda(void)
         gpp__cuda_free(all[k]);
         all[k] = NULL;
     }
+}
+
+void gpp__machine_end_cuda(void)
+{
 }
