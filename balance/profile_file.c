@@ -558,3 +558,12 @@ gpp_status gpp_profile_read(gpp_profile **profile, const char *path, gpp_error *
     fclose(r.in);
     return status;
 }
+
+void gpp_profile_free(gpp_profile *profile)
+{
+    if (!profile)
+        return;
+    free(profile->op);
+    free(profile->layer);
+    free(profile);
+}

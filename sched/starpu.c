@@ -8,6 +8,11 @@ bool gpp__starpu_runs(void)
     return starpu_is_initialized();
 }
 
+int gpp__starpu_worker(void)
+{
+    return starpu_worker_get_id();
+}
+
 int gpp__starpu_cuda_worker(int ordinal)
 {
     int worker[STARPU_NMAXWORKERS];

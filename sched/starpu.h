@@ -9,6 +9,8 @@
 
 /** StarPU has been started, by us or by the application. */
 bool gpp__starpu_runs(void);
+/** Worker that the calling thread is; -1: it is none. StarPU must run. */
+int gpp__starpu_worker(void);
 /** Worker of a GPU; -1: StarPU does not run, or has none. */
 int gpp__starpu_cuda_worker(int ordinal);
 /** Bytes that StarPU allocates on a GPU at most; 0: unknown. */

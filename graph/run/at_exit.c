@@ -13,12 +13,12 @@
  * step whose updates have begun cannot be taken back, so it is waited for instead. All this is not
  * so when an operator calls exit(): its own task never ends, so no step does.
  */
-#include <starpu.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "graph/run/pipe.h"
+#include "sched/starpu.h"
 
 /* The program ends even if a task does not: a pipe is waited for until no task of its steps has
  * ended for so many seconds, or for those of its watchdog. */
@@ -80,7 +80,7 @@ static void end_steps(void)
         pthread_mutex_unlock(&process.lock);
         return;
     }
-    int worker = process.pipes ? starpu_worker_get_id() : -1;
+    int worker = process.pipes ? gpp__starpu_worker() : -1;
     process.ending = true;
     process.registered_again = false;
     process.ended_by = pthread_self();

@@ -15,15 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/tasks/mode.h"
 #include "graph/run/pipe.h"
 #include "graph/trace/trace.h"
 
 /* --- submission ------------------------------------------------------------------------------- */
-
-static const enum starpu_data_access_mode access_mode[] = {[GPP__READ] = STARPU_R,
-                                                           [GPP__WRITE] = STARPU_W,
-                                                           [GPP__READWRITE] = STARPU_RW,
-                                                           [GPP__WORKSPACE] = STARPU_SCRATCH};
 
 static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
@@ -48,7 +44,7 @@ static bool set_buffers(struct starpu_task *task, const gpp__task_graph *e, cons
     task->nbuffers = t->access_count;
     for (int a = 0; a < t->access_count; a++) {
         handles[a] = e->block[t->access[a].buffer]->handle;
-        modes[a] = access_mode[t->access[a].mode];
+        modes[a] = gpp__starpu_mode(t->access[a].mode);
     }
     return true;
 }
@@ -325,7 +321,7 @@ static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
 {
     char *part;
     int turn = gpp__flight_index(p, f);
-    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, STARPU_R, &part, &f->error);
+    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, GPP__READ, &part, &f->error);
     if (status != GPP_OK)
         return status;
     f->loss = 0;
@@ -343,7 +339,7 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
     if (!atomic_load(&f->job.norm_there))
         return GPP_OK;
     gpp_status status =
-        gpp__host_acquire(p, GPP__NORMS, gpp__flight_index(p, f), STARPU_R, &sums, &f->error);
+        gpp__host_acquire(p, GPP__NORMS, gpp__flight_index(p, f), GPP__READ, &sums, &f->error);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < f->job.learns; k++)

@@ -8,6 +8,7 @@
 #include <starpu.h>
 #include <stdlib.h>
 
+#include "codelets/tasks/mode.h"
 #include "graph/run/pipe.h"
 
 static gpp__slots *lists_of(const gpp_pipe *p, int instance, gpp__class cls)
@@ -197,12 +198,12 @@ static int host_node(const gpp__handle *b)
     return starpu_node_get_kind(node) == STARPU_CPU_RAM ? (int)node : STARPU_MAIN_RAM;
 }
 
-gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, enum starpu_data_access_mode mode,
-                             char **data, gpp_error *err)
+gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, int mode, char **data,
+                             gpp_error *err)
 {
     gpp__handle *b = p->slots[cls][j].block[0];
     int node = host_node(b);
-    if (starpu_data_acquire_on_node(b->handle, node, mode))
+    if (starpu_data_acquire_on_node(b->handle, node, gpp__starpu_mode(mode)))
         return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
                          gpp__class_name(cls));
     *data = starpu_data_handle_to_pointer(b->handle, (unsigned)node);

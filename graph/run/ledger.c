@@ -144,7 +144,7 @@ static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool 
 {
     char *block = NULL;
     gpp_status status =
-        gpp__host_acquire(l->pipe, cls, home, write ? STARPU_RW : STARPU_R, &block, err);
+        gpp__host_acquire(l->pipe, cls, home, write ? GPP__READWRITE : GPP__READ, &block, err);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < l->entries; k++)

@@ -92,7 +92,7 @@ static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
 static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
 {
     char *data = NULL;
-    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, j, STARPU_W, &data, err);
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, j, GPP__WRITE, &data, err);
     if (status != GPP_OK)
         return status;
     memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
@@ -115,7 +115,7 @@ static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
         status = init_params(p, j, bytes, err);
     char *data = NULL;
     if (status != GPP_OK || !states ||
-        (status = gpp__host_acquire(p, GPP__OPTIMIZER, j, STARPU_W, &data, err)) != GPP_OK)
+        (status = gpp__host_acquire(p, GPP__OPTIMIZER, j, GPP__WRITE, &data, err)) != GPP_OK)
         return status;
     memset(data, 0, states);
     gpp__host_release(p, GPP__OPTIMIZER, j);
@@ -173,7 +173,7 @@ static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *d
 static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *err)
 {
     char *params = NULL;
-    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_R, &params, err);
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, GPP__READ, &params, err);
     if (status != GPP_OK)
         return status;
     memcpy(data, params + at->offset, at->bytes);
@@ -184,7 +184,7 @@ static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *
 static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_error *err)
 {
     char *params = NULL;
-    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, STARPU_RW, &params, err);
+    gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, GPP__READWRITE, &params, err);
     if (status != GPP_OK)
         return status;
     gpp__discard_kept(p); /* they were made with other parameters */
@@ -268,7 +268,7 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
         .run = look_at,
         .arg = &l,
         .uses = there ? 2 : 1,
-        .use = {{GPP__GRADS, at.home, STARPU_R}, {GPP__UNPACKED, device, STARPU_W}}};
+        .use = {{GPP__GRADS, at.home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
     if (there)
         status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
     else if (!l.room)

@@ -16,9 +16,9 @@
 /** A plan with everything its tasks need, ready to be submitted again and again. */
 typedef struct gpp__task_graph {
     gpp__step_plan step; /* its flags and rows are the key, with: */
-    int instance;  /* of the buffers that outlive it: 0, or a kept forward's */
-    int turn;      /* of the flights that run it */
-    uint64_t used; /* clock of the cache */
+    int instance;        /* of the buffers that outlive it: 0, or a kept forward's */
+    int turn;            /* of the flights that run it */
+    uint64_t used;       /* clock of the cache */
     gpp__cell *cell;     /* [tasks] */
     gpp__ticket *ticket; /* [tasks] */
     double *ms;          /* [tasks] that they took when they ran last */
@@ -51,9 +51,9 @@ enum { GPP__FLIGHTS = 1 + GPP_MAX_SUBMITTED };
 typedef struct gpp__flight {
     gpp__job job;
     gpp__task_graph *graph; /* what it runs, or has run; NULL: nothing yet, or that is forgotten */
-    bool flying;           /* launched, not landed */
-    char *learn_attr;      /* [parameters][optimizer->attr_size] for its update */
-    uint64_t steps;        /* the pipe's numbers when it was launched */
+    bool flying;            /* launched, not landed */
+    char *learn_attr;       /* [parameters][optimizer->attr_size] for its update */
+    uint64_t steps;         /* the pipe's numbers when it was launched */
     int64_t updates;
     double lr;
     int noted; /* step of the recorder, -1: none */
@@ -113,7 +113,7 @@ struct gpp_pipe {
     int queued;                       /* that the caller has not waited for */
     int landed;                       /* the first so many of them have landed */
     uint64_t runs;                    /* launched */
-    atomic_uint_fast64_t failed;      /* run that has failed and was not reported; UINT64_MAX: none */
+    atomic_uint_fast64_t failed; /* run that has failed and was not reported; UINT64_MAX: none */
 
     /* What has come of them. */
     bool has_last;
@@ -179,17 +179,17 @@ gpp_status gpp__kept_find(gpp_pipe *pipe, int *index, gpp_error *err);
 
 /** Buffers for the host to use between these two, on the memory node where their device has them.
  */
-gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j,
-                             enum starpu_data_access_mode mode, char **data, gpp_error *err);
+gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j, int mode, char **data,
+                             gpp_error *err);
 void gpp__host_release(gpp_pipe *pipe, gpp__class cls, int j);
 
-/* Work on buffers outside steps (call.c). */
+/* Work on buffers outside steps (device_call.c). */
 enum { GPP__MOST_USES = 4 };
 /** The first slot of a class of partition, edge or device `list`. */
 typedef struct gpp__call_buffer {
     gpp__class cls;
     int list;
-    enum starpu_data_access_mode mode;
+    int mode; /* GPP__READ ... */
 } gpp__call_buffer;
 typedef struct gpp__device_call {
     /** @param data  [uses] where the device has the buffers; what it gives the host is there when

@@ -33,7 +33,7 @@ static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err
         .run = commit,
         .arg = &r,
         .uses = 2,
-        .use = {{GPP__STATS, j, STARPU_R}, {GPP__PARAMS, p->recipe->home[j], STARPU_RW}}};
+        .use = {{GPP__STATS, j, GPP__READ}, {GPP__PARAMS, p->recipe->home[j], GPP__READWRITE}}};
     return gpp__device_call_run(p, p->recipe->device_of[j], &e, err);
 }
 
@@ -58,7 +58,7 @@ static gpp_status put_back(gpp_pipe *p, gpp__class cls, int j, const char *from,
     char *data = NULL;
     if (!bytes)
         return GPP_OK;
-    gpp_status status = gpp__host_acquire(p, cls, j, STARPU_RW, &data, err);
+    gpp_status status = gpp__host_acquire(p, cls, j, GPP__READWRITE, &data, err);
     if (status != GPP_OK)
         return status;
     memcpy(data, from, bytes);
@@ -70,7 +70,7 @@ static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
 {
     char *backup = NULL;
     size_t params = gpp__recipe_block_end(p->recipe, j)->params_end;
-    gpp_status status = gpp__host_acquire(p, GPP__BACKUP, j, STARPU_R, &backup, err);
+    gpp_status status = gpp__host_acquire(p, GPP__BACKUP, j, GPP__READ, &backup, err);
     if (status != GPP_OK)
         return status;
     status = put_back(p, GPP__PARAMS, j, backup, params, err);

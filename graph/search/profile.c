@@ -242,12 +242,3 @@ gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model, int64_
     return profile ? gpp__profile_take(profile, model, rows, 1, options, err)
                    : gpp__fail(err, GPP_EINVAL, "profile is NULL");
 }
-
-void gpp_profile_free(gpp_profile *profile)
-{
-    if (!profile)
-        return;
-    free(profile->op);
-    free(profile->layer);
-    free(profile);
-}
