@@ -11,6 +11,7 @@
  * empty.
  */
 #include <math.h>
+#include <starpu.h>
 #include <stdio.h>
 
 #include "bench/pipes.h"

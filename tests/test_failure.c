@@ -5,6 +5,7 @@
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <starpu.h>
 #include <string.h>
 
 #include "tests/pipes.h"

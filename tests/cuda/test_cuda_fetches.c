@@ -6,6 +6,7 @@
  * own. Where pipes find no such GPU the tests skip themselves.
  */
 #include <math.h>
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
