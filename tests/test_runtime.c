@@ -3,6 +3,7 @@
  * with two memory nodes, with few workers; and never a word on the terminal.
  */
 #include <criterion/criterion.h>
+#include <starpu.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
