@@ -17,7 +17,6 @@
 
 #include "codelets/tasks/mode.h"
 #include "graph/run/pipe.h"
-#include "graph/trace/trace.h"
 
 /* --- submission ------------------------------------------------------------------------------- */
 

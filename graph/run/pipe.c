@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "graph/plan/fetches.h"
-#include "graph/trace/trace.h"
 
 /* --- making ----------------------------------------------------------------------------------- */
 

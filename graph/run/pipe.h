@@ -258,6 +258,16 @@ void gpp__exit_begin_job(gpp__job *job, uint64_t run, size_t tasks);
 /** All tasks of a pass have run, so what they use is initialised. @param trained  backwards too */
 void gpp__exit_note_success(bool trained);
 
+/* --- noting what steps do (record.c) ------------------------------------------------------------ */
+
+/** A step begins. Does nothing where nothing is recorded. Steps end in the order in which they begin.
+ * @param step  out: its number, -1: none */
+gpp_status gpp__record_begin(gpp_pipe *pipe, const gpp__task_graph *graph, int *step,
+                             gpp_error *err);
+/** All tasks of a step have ended. */
+void gpp__record_end(gpp_pipe *pipe, const gpp__flight *flight);
+void gpp__recorder_free(gpp_pipe *pipe);
+
 /** GPP_ETIMEDOUT: who waits for whom in a step that does not move (watchdog.c). */
 gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gpp_error *err);
 /** Wait for tasks that a watchdog has given up. */

@@ -9,17 +9,6 @@
 
 #include "sched/table.h"
 
-struct gpp__task_graph;
-struct gpp__flight;
-
-/** Called (record.c) when a step begins and when all its tasks have ended; they do nothing where
- * nothing is recorded. Steps end in the order in which they begin. @param step  out: its number,
- * -1: none */
-gpp_status gpp__record_begin(gpp_pipe *pipe, const struct gpp__task_graph *exec, int *step,
-                             gpp_error *err);
-void gpp__record_end(gpp_pipe *pipe, const struct gpp__flight *flight);
-void gpp__recorder_free(gpp_pipe *pipe);
-
 /** Everything is in range and in order; what GPP_EINVAL says is wrong is in the message.
  * @param task  out: the task to blame, -1: none; may be NULL */
 gpp_status gpp__trace_check(const gpp_trace *trace, int *task, gpp_error *err);
