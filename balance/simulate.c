@@ -24,16 +24,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/heap.h"
+#include "sched/walk.h"
+
 #define NONE SIZE_MAX
 
 /* Of one time, in this order. */
 enum { END, READY, START };
-
-typedef struct event {
-    double ms;
-    int kind;
-    size_t task;
-} event;
 
 /* A list's element: a task and what follows. */
 typedef struct item {
@@ -92,8 +89,8 @@ typedef struct simulation {
     copy *copy;   /* [accesses] */
     size_t copies;
     double *link_free; /* [nodes][nodes] when a link's last transfer ends */
-    event *heap;       /* [tasks] */
-    size_t events, points_room;
+    gpp__heap events;  /* a task has at most one at a time */
+    size_t points_room;
 } simulation;
 
 /* --- what is asked for ------------------------------------------------------------------------ */
@@ -149,6 +146,8 @@ static gpp_status check_access(const gpp__sim_spec *s, size_t k, int a, gpp_erro
 
 static gpp_status check_tasks(const gpp__sim_spec *s, gpp_error *err)
 {
+    if (s->tasks > INT32_MAX)
+        return gpp__fail(err, GPP_EINVAL, "a step of %zu tasks is too long", s->tasks);
     for (size_t k = 0; k < s->tasks; k++) {
         const gpp__sim_task *t = &s->task[k];
         gpp_status status = GPP_OK;
@@ -392,36 +391,10 @@ static double fetch_of_task(simulation *s, size_t k, double now)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-static bool before(const event *a, const event *b)
-{
-    if (a->ms != b->ms)
-        return a->ms < b->ms;
-    return a->kind != b->kind ? a->kind < b->kind : a->task < b->task;
-}
-
-/* A task has one event at a time, so there is room. */
+/* There is room: a task has one event at a time. */
 static void push(simulation *s, double ms, int kind, size_t task)
 {
-    event e = {ms, kind, task};
-    size_t at = s->events++;
-    for (size_t up; at > 0 && before(&e, &s->heap[up = (at - 1) / 2]); at = up)
-        s->heap[at] = s->heap[up];
-    s->heap[at] = e;
-}
-
-static event pop(simulation *s)
-{
-    event top = s->heap[0], last = s->heap[--s->events];
-    size_t at = 0;
-    for (size_t down; (down = 2 * at + 1) < s->events; at = down) {
-        if (down + 1 < s->events && before(&s->heap[down + 1], &s->heap[down]))
-            down++;
-        if (!before(&s->heap[down], &last))
-            break;
-        s->heap[at] = s->heap[down];
-    }
-    s->heap[at] = last;
-    return top;
+    gpp__heap_push(&s->events, (gpp__heap_item){gpp__heap_key_of(ms), kind, (int32_t)task});
 }
 
 /* The device has ended a task, or its next one's data is on the way. */
@@ -430,9 +403,9 @@ static void engage(simulation *s, int device)
     device_state *d = &s->device[device];
     if (d->engaged || d->next == NONE || s->task[d->next].available < 0)
         return;
-    double available = s->task[d->next].available;
     d->engaged = true;
-    push(s, available > d->idle_from ? available : d->idle_from, START, d->next);
+    push(s, gpp__walk_start(&d->idle_from, s->task[d->next].available, s->spec->task[d->next].ms),
+         START, d->next);
 }
 
 static bool on_end(simulation *s, size_t k, double now)
@@ -443,7 +416,6 @@ static bool on_end(simulation *s, size_t k, double now)
         if (--s->task[s->item[f].task].missing == 0)
             push(s, now, READY, s->item[f].task);
     d->engaged = false;
-    d->idle_from = now;
     d->next = s->task[k].next;
     engage(s, device);
     return let_go_of_task(s, k, now);
@@ -495,9 +467,9 @@ static bool run(simulation *s)
                               double) = {[END] = on_end, [READY] = on_ready, [START] = on_start};
     if (!begin(s))
         return false;
-    while (s->events > 0) {
-        event e = pop(s);
-        if (!on[e.kind](s, e.task, e.ms))
+    while (s->events.count > 0) {
+        gpp__heap_item e = gpp__heap_pop(&s->events);
+        if (!on[e.value](s, (size_t)e.stamp, gpp__heap_time_of(e.key)))
             return false;
     }
     return true;
@@ -561,7 +533,7 @@ static gpp_status sum_up_bytes(simulation *s, gpp_error *err)
 
 static void simulation_release(simulation *s)
 {
-    free(s->heap);
+    gpp__heap_release(&s->events);
     free(s->link_free);
     free(s->copy);
     free(s->uses);
@@ -596,9 +568,8 @@ static bool simulation_init(simulation *s)
     s->uses = calloc(accesses, sizeof *s->uses);
     s->copy = malloc(accesses * sizeof *s->copy);
     s->link_free = calloc(nodes * nodes + 1, sizeof *s->link_free);
-    s->heap = malloc((spec->tasks + 1) * sizeof *s->heap);
     return s->task && s->buffer && s->device && s->item && s->uses && s->copy && s->link_free &&
-           s->heap;
+           gpp__heap_reserve(&s->events, spec->tasks + 1);
 }
 
 static gpp_status read_list(simulation *s, gpp_error *err)

@@ -1,7 +1,7 @@
 /*
  * base/heap.h: a binary heap of small integers. The item with the lowest key comes first; of equal
- * keys, the one with the lowest value. So the order of items does not depend on the machine, and
- * neither do decisions that follow it.
+ * keys, the one with the lowest value, then the one with the lowest stamp. So the order of items
+ * does not depend on the machine, and neither do decisions that follow it.
  */
 #ifndef GPP_BASE_HEAP_H
 #define GPP_BASE_HEAP_H
@@ -9,10 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct gpp__heap_item {
     uint64_t key;
-    int32_t value, stamp; /* stamp: for the user, to recognise an item that is out of date */
+    int32_t value, stamp; /* of the user: a stamp can tell an item that is out of date */
 } gpp__heap_item;
 
 typedef struct gpp__heap {
@@ -22,7 +23,23 @@ typedef struct gpp__heap {
 
 static inline bool gpp__heap_before(const gpp__heap_item *a, const gpp__heap_item *b)
 {
-    return a->key != b->key ? a->key < b->key : a->value < b->value;
+    if (a->key != b->key)
+        return a->key < b->key;
+    return a->value != b->value ? a->value < b->value : a->stamp < b->stamp;
+}
+
+/** A time >= 0 as a key, and back: the bits of such numbers are in the order of the numbers. */
+static inline uint64_t gpp__heap_key_of(double time)
+{
+    uint64_t key;
+    memcpy(&key, &time, sizeof key);
+    return key;
+}
+static inline double gpp__heap_time_of(uint64_t key)
+{
+    double time;
+    memcpy(&time, &key, sizeof time);
+    return time;
 }
 
 /** Make room for `capacity` items in all: pushes up to that number cannot fail. False: no

@@ -11,7 +11,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/heap.h"
 
@@ -174,11 +173,9 @@ static void begin(loom *l, int d)
             finish(l, item.value, &e);
             continue;
         }
-        double end = l->now + cost;
         at->strand = item.value;
         at->task = e;
-        gpp__heap_item event = {0, l->begun++, d};
-        memcpy(&event.key, &end, sizeof end); /* bits of numbers >= 0 are in their order */
+        gpp__heap_item event = {gpp__heap_key_of(l->now + cost), l->begun++, d};
         if (!gpp__heap_push(&l->ends, event))
             l->no_memory = true;
     }
@@ -199,7 +196,7 @@ static void begin_all(loom *l)
 static void advance(loom *l)
 {
     uint64_t time = l->ends.item[0].key;
-    memcpy(&l->now, &time, sizeof l->now);
+    l->now = gpp__heap_time_of(time);
     while (l->ends.count > 0 && l->ends.item[0].key == time) {
         device *at = &l->device[gpp__heap_pop(&l->ends).stamp];
         int number = at->strand;

@@ -18,6 +18,7 @@
 #define GPP_GRAPH_PLAN_INTERNAL_H
 
 #include "graph/plan/plan.h"
+#include "sched/walk.h"
 
 /** Edges by the partition at one of their ends: of partition j those from list[first[j]] to before
  * list[first[j + 1]], ascending. j = n: the caller. */
@@ -49,10 +50,10 @@ typedef struct gpp__plan_maker {
     int32_t *reach;     /* [n] the last partition whose gradient comes back to j by every boundary
                            between; n: the caller's. So j's backward follows from the backwards of
                            all up to there */
-    int32_t *need;      /* room for what one task needs */
 
     /* plan_order.c */
-    int32_t *id;          /* task of a (kind, i, j), -1: none */
+    gpp__task_index index;
+    size_t needs;         /* of all tasks, in plan->need */
     int32_t *first_b;     /* [n] tasks: a partition's first backward, or W; -1: none */
     int32_t *last_b;      /* [n] its last backward */
     int32_t *done_b;      /* [n] of a home: the last backward or W of all that have it; of the
@@ -66,17 +67,6 @@ typedef struct gpp__plan_maker {
     int32_t *slot;       /* [values] */
     int32_t *pool_slots; /* [pools] slots of edges, of tapes, of what is kept, of what is held */
 } gpp__plan_maker;
-
-/** The task of a cell, or -1. */
-int32_t gpp__plan_find(const gpp__plan_maker *maker, int kind, int i, int j);
-
-/**
- * The tasks that (kind, i, j) needs done, by data: what the runtime will enforce, either because
- * the data passes through a buffer or because both are on one device. A few may be missing that
- * follow from the others, and one may be there several times. They are written to maker->need.
- * @return their number
- */
-int gpp__plan_needs(const gpp__plan_maker *maker, int kind, int i, int j);
 
 /** Table to tasks, in an order of submission. GPP_EINVAL when the table cannot run. */
 gpp_status gpp__plan_order(gpp__plan_maker *maker, gpp_error *err);

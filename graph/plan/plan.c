@@ -210,19 +210,6 @@ static void find_roles(gpp__plan_maker *p)
     }
 }
 
-/* The most that gpp__plan_needs finds: a task's edges from its partition or the gates of all
- * devices, and a few. */
-static size_t most_needs(const gpp__plan_maker *p)
-{
-    enum { BESIDES_ROUTES = 3 };
-    ptrdiff_t most = gpp__plan_gates_devices(p) ? p->shape.devices : 0;
-    for (int j = 0; j < p->n; j++) {
-        ptrdiff_t out = gpp__edges_from(p, j + 1) - gpp__edges_from(p, j);
-        most = out > most ? out : most;
-    }
-    return (size_t)most + BESIDES_ROUTES;
-}
-
 static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
 {
     size_t n = (size_t)p->n, edges = (size_t)p->edges;
@@ -242,8 +229,7 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
     if (status != GPP_OK)
         return status;
     find_roles(p);
-    p->need = malloc(most_needs(p) * sizeof *p->need);
-    return p->need ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "needs of a task");
+    return GPP_OK;
 }
 
 /* --- the plan --------------------------------------------------------------------------------- */
@@ -253,6 +239,7 @@ static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
 {
     gpp__plan *plan = p->plan;
     size_t devices = (size_t)p->shape.devices;
+    plan->tasks = p->index.tasks;
     plan->count = calloc(devices, sizeof *plan->count);
     plan->table = calloc(devices, sizeof *plan->table);
     plan->bytes = calloc(devices, sizeof *plan->bytes);
@@ -260,13 +247,10 @@ static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
         goto fail;
     for (size_t d = 0; d < devices; d++) {
         plan->count[d] = p->table.count[d];
-        plan->tasks += plan->count[d];
         plan->table[d] = malloc((plan->count[d] + 1) * sizeof *plan->table[d]);
         if (!plan->table[d])
             goto fail;
     }
-    if (plan->tasks > INT32_MAX)
-        return gpp__fail(err, GPP_EINVAL, "a table of %zu tasks is too long", plan->tasks);
     plan->task = calloc(plan->tasks + 1, sizeof *plan->task);
     if (plan->task)
         return GPP_OK;
@@ -285,6 +269,8 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
         status = take_routes(p, err);
     if (status == GPP_OK)
         status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
+    if (status == GPP_OK)
+        status = gpp__index_init(&p->index, &p->table, &p->shape, err);
     if (status == GPP_OK)
         status = make_room(p, err);
     if (status == GPP_OK)
@@ -307,8 +293,7 @@ gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error
     free(p.pool_slots);
     free(p.slot);
     free(p.first_b);
-    free(p.id);
-    free(p.need);
+    gpp__index_release(&p.index);
     free(p.gate);
     free(p.in.first);
     gpp__table_release(&p.table);
@@ -329,6 +314,7 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->count);
     free(plan->bytes);
     free(plan->buffer);
+    free(plan->need);
     free(plan->access);
     free(plan->edge);
     free(plan->fetch);
@@ -340,62 +326,25 @@ void gpp__plan_free(gpp__plan *plan)
 
 /* --- the longest path ------------------------------------------------------------------------- */
 
-/* Until when a buffer is written and read by the tasks submitted so far. */
-typedef struct use {
-    double written, read;
-} use;
-
-static double earliest(const gpp__task *t, const use *uses)
-{
-    double start = 0;
-    for (int a = 0; a < t->access_count; a++) {
-        const use *u = &uses[t->access[a].buffer];
-        if (t->access[a].mode == GPP__WORKSPACE)
-            continue;
-        start = u->written > start ? u->written : start;
-        if ((t->access[a].mode & GPP__WRITE) && u->read > start)
-            start = u->read;
-    }
-    return start;
-}
-
-static void mark(const gpp__task *t, use *uses, double end)
-{
-    for (int a = 0; a < t->access_count; a++) {
-        use *u = &uses[t->access[a].buffer];
-        if (t->access[a].mode == GPP__WORKSPACE)
-            continue;
-        if (t->access[a].mode & GPP__WRITE)
-            u->written = end;
-        else if (end > u->read)
-            u->read = end;
-    }
-}
-
 gpp_status gpp__plan_makespan(const gpp__plan *plan, const double ms[], double start[], double *end,
                               gpp_error *err)
 {
-    use *uses = calloc(plan->buffers + 1, sizeof *uses);
-    double *idle_from = calloc((size_t)plan->shape.devices, sizeof *idle_from), last = 0;
-    gpp_status status = GPP_OK;
-    if (!uses || !idle_from) {
-        status = gpp__fail(err, GPP_ENOMEM, "longest path through %zu tasks", plan->tasks);
-        goto release;
-    }
+    double *stop = calloc(plan->tasks + (size_t)plan->shape.devices, sizeof *stop), last = 0;
+    if (!stop)
+        return gpp__fail(err, GPP_ENOMEM, "longest path through %zu tasks", plan->tasks);
+    double *device_free = stop + plan->tasks;
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        double begin = earliest(t, uses);
-        if (idle_from[t->device] > begin)
-            begin = idle_from[t->device];
-        idle_from[t->device] = begin + ms[k];
-        mark(t, uses, begin + ms[k]);
-        last = begin + ms[k] > last ? begin + ms[k] : last;
+        double data = 0;
+        for (int a = 0; a < t->needs; a++)
+            data = stop[t->need[a]] > data ? stop[t->need[a]] : data;
+        double begin = gpp__walk_start(&device_free[t->device], data, ms[k]);
+        stop[k] = begin + ms[k];
+        last = stop[k] > last ? stop[k] : last;
         if (start)
             start[k] = begin;
     }
     *end = last;
-release:
-    free(idle_from);
-    free(uses);
-    return status;
+    free(stop);
+    return GPP_OK;
 }

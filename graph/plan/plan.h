@@ -122,8 +122,9 @@ typedef struct gpp__task {
     int32_t order; /* position in its device's table */
     int32_t clock; /* clock cycle of GPipe's lockstep picture: i+j for F, counted on through the
                       backward; W's after all of them */
-    int32_t access_count;
+    int32_t access_count, needs;
     gpp__access *access; /* [access_count] in the plan's */
+    const int32_t *need; /* [needs] in the plan's: the tasks that must be done before this one */
 } gpp__task;
 
 typedef struct gpp__plan {
@@ -135,6 +136,9 @@ typedef struct gpp__plan {
     size_t *count;       /* [devices] */
     int32_t **table;     /* [devices][count] task indices in order of execution */
     gpp__access *access; /* of all tasks */
+    int32_t *need;       /* of all tasks: what the runtime enforces by data, because a buffer is
+                            handed on or both tasks are on one device. A need that follows from
+                            others and from the tables may be missing; one may be there twice */
     size_t buffers;
     gpp__buffer *buffer;
     int edges;

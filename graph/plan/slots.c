@@ -120,10 +120,8 @@ static void count_askers(slotter *s)
     const gpp__plan *plan = s->p->plan;
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        const int32_t *need = s->p->need;
-        int count = gpp__plan_needs(s->p, t->kind, t->i, t->j);
-        for (int a = 0; a < count; a++)
-            s->askers[need[a]] += plan->task[need[a]].device != t->device;
+        for (int a = 0; a < t->needs; a++)
+            s->askers[t->need[a]] += plan->task[t->need[a]].device != t->device;
     }
 }
 
@@ -131,10 +129,9 @@ static void count_askers(slotter *s)
 static void take_clocks(slotter *s, const gpp__task *t)
 {
     size_t devices = (size_t)s->p->shape.devices;
-    const int32_t *need = s->p->need;
+    const int32_t *need = t->need;
     int32_t *own = clock_of(s, t->device);
-    int count = gpp__plan_needs(s->p, t->kind, t->i, t->j);
-    for (int a = 0; a < count; a++) {
+    for (int a = 0; a < t->needs; a++) {
         const gpp__task *needed = &s->p->plan->task[need[a]];
         if (needed->device == t->device)
             continue;

@@ -23,6 +23,7 @@
 #include "base/status.h"
 
 #include "graph/trace/trace.h"
+#include "sched/walk.h"
 
 typedef struct summer {
     const gpp_trace *trace;
@@ -64,12 +65,13 @@ static void run_again(summer *s, double *waits)
     for (int k = 0; k < t->tasks; k++) {
         size_t at = place(s, &t->task[k]);
         bool first = s->until[at] < 0;
-        double free_at = first ? s->busy_until[at] : s->until[at],
-               data_at = s->before[k] < 0 ? 0 : s->stop[s->before[k]],
-               begin = fmax(free_at, data_at);
+        double free_at = first ? s->busy_until[at] : s->until[at];
+        s->until[at] = free_at;
+        double data_at = s->before[k] < 0 ? 0 : s->stop[s->before[k]];
+        double begin = gpp__walk_start(&s->until[at], data_at, s->ms[k]);
         if (!first)
             waits[at] += begin - free_at;
-        s->stop[k] = s->until[at] = begin + s->ms[k];
+        s->stop[k] = s->until[at];
     }
 }
 
