@@ -75,6 +75,7 @@ gpp_status gpp_file_find(const gpp_file *f, const char *name, gpp_tensor *tensor
     return GPP_OK;
 }
 
+/* The format requires UTF-8, and readers of other languages refuse anything else. */
 static bool is_utf8(const char *text)
 {
     size_t room = strlen(text), length = 1;
@@ -83,6 +84,7 @@ static bool is_utf8(const char *text)
     return !room;
 }
 
+/* Whether an array of this name may be added. The name of the metadata is taken. */
 static gpp_status check_new(const gpp_file *f, const char *name, int rank, gpp_error *err)
 {
     if (!f || !name)
@@ -205,6 +207,8 @@ typedef struct source {
     uint64_t size;
 } source;
 
+/* Reads exactly `bytes` bytes. The header has been checked against the file's size, so an end of
+ * the file here means that somebody else has cut the file. */
 static gpp_status fetch(const source *s, uint64_t at, void *to, size_t bytes, gpp_error *err)
 {
     if (s->fd < 0) {
@@ -226,6 +230,8 @@ static gpp_status fetch(const source *s, uint64_t at, void *to, size_t bytes, gp
     return GPP_OK;
 }
 
+/* Reads and converts an array in pieces: the stored type may be of another width, and a buffer
+ * for all of it would double the memory. */
 static gpp_status read_values(const source *s, uint64_t at, const gpp__stored_array *a, void *data,
                               gpp_error *err)
 {
@@ -284,6 +290,8 @@ static gpp_status take_contents(gpp_file *f, const source *s, uint64_t data_at,
     return status;
 }
 
+/* Reads the length of the header. Any file begins with some eight bytes, so the length is
+ * checked before memory for it is allocated. */
 static gpp_status read_length(const source *s, size_t *length, gpp_error *err)
 {
     unsigned char bytes[GPP__SAFETENSORS_LENGTH];

@@ -276,6 +276,8 @@ static gpp_status sync_folder(char *target, gpp_error *err)
     return status;
 }
 
+/* Writes, syncs and closes the file. close() can report a failed write (on NFS, for one), so its
+ * status counts. */
 static gpp_status write_temporary(int fd, const gpp_file *f, const text *header, mode_t mode,
                                   gpp_error *err)
 {
@@ -292,6 +294,8 @@ static gpp_status write_temporary(int fd, const gpp_file *f, const text *header,
     return status;
 }
 
+/* Writes a temporary and renames it onto the target. A failure removes the temporary and leaves
+ * the target as it was. */
 static gpp_status replace(const gpp_file *f, char *target, mode_t mode, const text *header,
                           gpp_error *err)
 {

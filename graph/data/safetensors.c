@@ -36,6 +36,7 @@ const char *gpp__dims_text(int rank, const int64_t dim[], char *out, size_t size
     return out;
 }
 
+/* Refuses what RFC 3629 does: overlong forms, surrogates, code points beyond U+10FFFF. */
 size_t gpp__utf8_length(const char *at, size_t room)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -193,6 +194,7 @@ static gpp_status read_escape(reader *r, char **out)
     return GPP_OK;
 }
 
+/* Copies one character of a string, unescaped. Control characters must be escaped in JSON. */
 static gpp_status read_character(reader *r, char **out)
 {
     if (*r->at == '\\')
@@ -238,6 +240,8 @@ static gpp_status read_key(reader *r, const char **key)
     return take(r, ':') ? GPP_OK : fail_here(r, "':'");
 }
 
+/* As in JSON, a number has no leading zeros. Signs, fractions and exponents are not of this
+ * format. */
 static gpp_status read_natural(reader *r, int64_t *value)
 {
     skip_blanks(r);
@@ -283,6 +287,7 @@ typedef struct description {
     int64_t offset[2];
 } description;
 
+/* Reads one of an array's three properties. They may come in any order, each once. */
 static gpp_status read_property(reader *r, description *d, gpp__stored_array *a)
 {
     const char *key, *start = r->at;
@@ -308,6 +313,8 @@ static gpp_status read_property(reader *r, description *d, gpp__stored_array *a)
                                           : status;
 }
 
+/* Checks that type, shape and offsets agree with each other and lie in the file. They come from
+ * a stranger, so nothing may be computed from them before. */
 static gpp_status check_array(const reader *r, const description *d, uint64_t data_bytes,
                               gpp__stored_array *a)
 {
@@ -434,6 +441,8 @@ static gpp_status read_header(reader *r, uint64_t data_bytes, gpp__safetensors *
     }
 }
 
+/* Empty arrays may share an offset with their neighbour, so the end decides between equal
+ * beginnings. */
 static int by_offset(const void *a, const void *b)
 {
     const gpp__stored_array *x = *(gpp__stored_array *const *)a,
@@ -482,6 +491,7 @@ static gpp_status check_offsets(const reader *r, uint64_t data_bytes, const gpp_
     return status;
 }
 
+/* Names are checked after the header has been read: sorting them once takes O(n log n). */
 static gpp_status check_names(const reader *r, gpp__safetensors *s)
 {
     const char *twice = gpp__names_sort(&s->array_names);

@@ -73,6 +73,7 @@ void gpp__build_feed(gpp__builder *b, gpp__layer *node, int slot, int value)
     node->in[slot] = v->desc;
 }
 
+/* The output of an operator that passes absent tensors on may be absent where its input may be. */
 gpp_status gpp__build_outputs(gpp__builder *b)
 {
     int index = b->net->nodes - 1;
@@ -214,6 +215,8 @@ gpp_status gpp__build_take(gpp__builder *b, const gpp_ref *ref, int values[], in
     return GPP_OK;
 }
 
+/* Counts how often each tensor is taken. A reference to all tensors of an operator counts for
+ * each of them, once their number is known. */
 static void count_uses(gpp__builder *b, const gpp_ref refs[], int count)
 {
     for (int k = 0; k < count; k++) {

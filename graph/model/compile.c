@@ -117,6 +117,7 @@ static gpp_status fail_unit(const gpp__builder *b, const char *what)
                            gpp__unit_kind(b->model, b->unit), b->index, b->unit->label, what);
 }
 
+/* A layer that ignores all its inputs would cut the network in two. */
 static bool takes_something(const gpp__source *s)
 {
     for (int t = 0; t < s->count; t++)
@@ -144,6 +145,7 @@ static gpp_status finish_unit(gpp__builder *b)
     return status;
 }
 
+/* Shared parameters are one memory, so types, shapes and names must agree. */
 static bool same_parameters(const gpp__layer *a, const gpp__layer *b)
 {
     if (a->op != b->op || a->param_count != b->param_count)

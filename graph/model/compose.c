@@ -49,6 +49,7 @@ gpp_status gpp_model_begin(gpp_model *model, const char *label, gpp_error *err)
     return status;
 }
 
+/* Whether the operator has that many outputs is known only once shapes are. */
 static gpp_status check_ref(const gpp_model *model, const gpp_ref *ref, gpp_error *err)
 {
     int operators = model->unit[model->count].count;
@@ -276,6 +277,7 @@ gpp_status gpp__model_clone(const gpp_model *model, gpp_model **copy, gpp_error 
 
 /* --- append ----------------------------------------------------------------------------------- */
 
+/* Puts "<prefix>_" in front of a label. */
 static gpp_status prefixed(char label[64], const char *prefix, int index, gpp_error *err)
 {
     char joined[200];

@@ -77,6 +77,7 @@ static gpp_status put_operators(flat *f, const gpp_model *model, int index, gpp_
     return status;
 }
 
+/* Makes the new list of units; the model is not touched yet. */
 static gpp_status build(flat *f, const gpp_model *model, gpp_error *err)
 {
     size_t most = (size_t)model->parts + (size_t)model->count + 1;
@@ -101,6 +102,7 @@ static int by_label(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Two joined labels can become equal ("a_b" + "c", "a" + "b_c"). */
 static gpp_status check_labels(const flat *f, gpp_error *err)
 {
     const char **label = malloc(((size_t)f->count + 1) * sizeof *label);

@@ -8,6 +8,7 @@
 #include "codelets/attr.h"
 #include "graph/model/model.h"
 
+/* Layers, skips and sharing decide the network, which exists once the input is set. */
 gpp_status gpp__model_closed(const gpp_model *model, const char *what, gpp_error *err)
 {
     if (!model->has_input)
@@ -47,6 +48,7 @@ const char *gpp__unit_kind(const gpp_model *model, const gpp__unit *unit)
 
 /* --- what layers are given -------------------------------------------------------------------- */
 
+/* An owner comes before those that share its parameters, so chains of sharing end at one owner. */
 static gpp_status check_share(const gpp_model *model, int layer, int with, gpp_error *err)
 {
     const gpp__unit *a = &model->unit[layer], *b = &model->unit[with];
@@ -86,6 +88,7 @@ gpp_status gpp_model_share(gpp_model *model, int layer, int with, gpp_error *err
     return status;
 }
 
+/* Allowed also after the input is set: the network does not depend on devices. */
 gpp_status gpp_model_place(gpp_model *model, int layer, const char *device, gpp_error *err)
 {
     if (!model)
@@ -103,12 +106,15 @@ gpp_status gpp_model_place(gpp_model *model, int layer, const char *device, gpp_
     return GPP_OK;
 }
 
+/* Without tracked statistics there is nothing that deferring could change. */
 static void defer(const gpp_op *op, void *attr)
 {
     if (strcmp(op->name, "batchnorm") == 0 && gpp__attr_flag(op->keys, attr, "track"))
         gpp__attr_set_one(op->keys, attr, "deferred", 1);
 }
 
+/* Allowed also after the input is set: deferring changes no shape, so the network only needs the
+ * attribute. */
 gpp_status gpp_model_defer_batch_norm(gpp_model *model, gpp_error *err)
 {
     if (!model)
@@ -150,6 +156,7 @@ int gpp_model_outputs(const gpp_model *model, gpp_shape shape[])
     return ends(n, n->outputs, n->output, shape);
 }
 
+/* Operators that declare no flops count as one operation per element of their first output. */
 static double flops_of(const gpp__layer *layer)
 {
     return layer->op->flops ? layer->op->flops(layer) : (double)gpp__desc_count(&layer->out[0]);

@@ -42,6 +42,7 @@ int gpp_model_find(const gpp_model *model, const char *label)
     return model && label && model->slots ? *find_slot(model, label) : -1;
 }
 
+/* The table has room for all labels, so this cannot fail for want of memory. */
 int gpp__model_enter_all(gpp_model *model)
 {
     memset(model->slot, 0xff, model->slots * sizeof *model->slot);
@@ -136,6 +137,8 @@ gpp__mark gpp__model_mark(const gpp_model *model)
     return (gpp__mark){model->count, model->parts, items, model->open, model->chosen};
 }
 
+/* Inside an open composite layer, only operators that were added since the mark go. Else all
+ * layers that were added since, and a layer that was opened. */
 void gpp__model_rollback(gpp_model *model, const gpp__mark *mark)
 {
     if (mark->open) {
@@ -148,6 +151,7 @@ void gpp__model_rollback(gpp_model *model, const gpp__mark *mark)
     }
 }
 
+/* The table stays at most half full, so searches are short and always meet an empty slot. */
 gpp_status gpp__model_reserve_labels(gpp_model *model, int count, gpp_error *err)
 {
     size_t slots = model->slots ? model->slots : 64;
@@ -227,6 +231,8 @@ gpp_status gpp__namespace_check(const gpp_model *model, const char *who, const c
                      who, ns);
 }
 
+/* Asks the operator for its stashes and pops. Their names are attributes, so they are known
+ * without shapes. */
 static gpp_status make_skips(const gpp_model *model, gpp__part *part, gpp_error *err)
 {
     gpp__layer layer = {.op = part->op, .index = model->count, .attr = part->attr};
@@ -246,6 +252,8 @@ static gpp_status make_skips(const gpp_model *model, gpp__part *part, gpp_error 
     return status;
 }
 
+/* Messages about attributes and skips do not name the layer, so they go to a record of their own
+ * and are then reported with the layer. */
 gpp_status gpp__part_make(const gpp_model *model, const gpp_op *op, const char *label,
                           const gpp_attr attrs[], size_t count, gpp__part *part, gpp_error *err)
 {
@@ -289,6 +297,7 @@ gpp_status gpp__model_append_part(gpp_model *model, gpp__part *part, const gpp_r
     return GPP_OK;
 }
 
+/* A plain layer is a unit with one operator, which takes all tensors that come in. */
 static gpp_status add_layer(gpp_model *model, gpp__part *part, const char *label, gpp_error *err)
 {
     static const gpp_ref input = {GPP_REF_INPUT, GPP__ALL};
@@ -339,11 +348,13 @@ gpp_status gpp__model_add_op(gpp_model *model, const gpp_op *op, const char *lab
 
 /* --- operators by name ------------------------------------------------------------------------ */
 
+/* Registered operators come before the built-in ones. */
 static const gpp_op *nth_op(const gpp_model *model, int k)
 {
     return k < model->users ? gpp__user_op_op(model->user[k]) : gpp__ops[k - model->users];
 }
 
+/* Lists all operators, and suggests one whose name is similar. */
 static gpp_status fail_no_op(const gpp_model *model, const char *name, gpp_error *err)
 {
     char known[800] = "";

@@ -34,6 +34,7 @@ static int count_decls(const gpp_model *model)
     return count;
 }
 
+/* Rule 1 looks at names only, whatever the namespaces. */
 static bool declares(const gpp__part *part, const char *name, bool stash)
 {
     for (int k = 0; k < part->skips; k++)
@@ -248,6 +249,8 @@ static int first_at_fault(const gpp__decl decl[], int count)
     return -1;
 }
 
+/* The report has all violations. The error record has as many whole lines as fit, and names the
+ * first layer at fault. */
 static gpp_status write_report(const gpp_model *model, const gpp__decl decl[], int count,
                                int faults, char **out, gpp_error *err)
 {
