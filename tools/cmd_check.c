@@ -45,6 +45,7 @@ typedef struct verdict {
 
 /* --- comparison ------------------------------------------------------------------------------- */
 
+/* Infinities and NAN must be equal; they do not count as the largest value. */
 static double distance(const gpp_tensor *got, const gpp_tensor *want)
 {
     const float *a = got->data, *b = want->data;
@@ -118,6 +119,7 @@ static line *new_line(verdict *v, const char *name)
     return l;
 }
 
+/* An array that cannot be compared has the error NAN, which is worse than any number. */
 static void judge(verdict *v, const line *l)
 {
     bool fine = l->error <= v->how->tolerance;
@@ -130,6 +132,7 @@ static void judge(verdict *v, const line *l)
     memcpy(v->worst_name, l->name, sizeof v->worst_name);
 }
 
+/* Compares every array of the file that was not an input of the run. */
 static void compare_all(verdict *v, const gpp_file *file, const bool used[], const gpp_file *out)
 {
     for (int k = 0; k < gpp_file_count(file); k++) {
@@ -170,6 +173,8 @@ static void compare_pieces(verdict *v, const gpp_file *file, const tool_job *job
 
 /* --- running a file --------------------------------------------------------------------------- */
 
+/* Options for a pipe override a file that has one. Other files are one layer or a loss, which
+ * cannot be cut: for them only chunks and checkpoint apply. */
 static gpp_status prepare(const verdict *v, const gpp_file *file, tool_job *job, gpp_error *err)
 {
     gpp_tensor eval;
@@ -309,6 +314,7 @@ static bool check_file(const settings *how, tool_json *json, const char *path, b
     return !failed(&v);
 }
 
+/* An idle pipe keeps the runtime up, which would be started anew for each file otherwise. */
 static int check_files(const settings *how, int count, char *const paths[])
 {
     tool_json writer = {stdout, false}, *json = how->json ? &writer : NULL;

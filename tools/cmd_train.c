@@ -82,6 +82,7 @@ static gpp_status open_set(training *t, tool_data *d, const tool_words *input, c
     return status == GPP_OK ? tool_data_rows(d, &t->err) : status;
 }
 
+/* Shortens the tensors; the data stay in memory. */
 static gpp_status limit_rows(training *t)
 {
     tool_data *d = &t->data;
@@ -120,6 +121,7 @@ static bool is_on_gpu(const gpp_pipe *pipe)
     return false;
 }
 
+/* Begins at the mini-batch that a resumed training comes to next. */
 static gpp_status open_loader(training *t)
 {
     gpp_loader_options o = GPP_LOADER_OPTIONS_INIT;
@@ -162,6 +164,8 @@ static gpp_status make_pipe(training *t)
                             : status;
 }
 
+/* Data come first: the model's input has their shape. Failures that the command line may have
+ * caused are those of making the pipe. */
 static int start(training *t)
 {
     if (open_data(t) != GPP_OK)
@@ -214,6 +218,8 @@ static gpp_status wait_for_steps(training *t, int left)
     return status;
 }
 
+/* Submits a step, then waits until at most in_flight - 1 are under way. Saving needs the
+ * parameters after this very step, so it waits for all. */
 static gpp_status step(training *t, const gpp_tensor batch[])
 {
     gpp_status status = gpp_pipe_submit(t->pipe, batch, &batch[t->data.inputs], NULL, &t->err);
@@ -288,6 +294,8 @@ static void print_json(const training *t, double seconds)
     putchar('\n');
 }
 
+/* The state that is saved is that of the next epoch's beginning, so a resumed training does not
+ * test this epoch again. */
 static gpp_status end_epoch(training *t)
 {
     double seconds = tool_seconds() - t->began;
@@ -342,6 +350,8 @@ static int interrupted(training *t)
                      t->how.save ? t->how.save : "");
 }
 
+/* A training that was ended by a signal is a failure for scripts, even though its state is
+ * saved. */
 static int work(training *t)
 {
     catch_signals();

@@ -27,6 +27,7 @@ gpp_tensor tool_room(gpp_dtype dtype, int rank, const int64_t dim[])
     return t;
 }
 
+/* The first eight bytes are a length, and the header behind them is a JSON object. */
 bool tool_is_safetensors(const char *path)
 {
     char head[9] = {0};
@@ -75,6 +76,8 @@ static gpp_status scale(gpp_array *a, const tool_convert *how, gpp_error *err)
     return gpp_array_to_floats(a, value[0], value[1], most, err);
 }
 
+/* Integers become floats unless --integers: images are stored as integers, and layers want
+ * floats. */
 static gpp_status convert_input(gpp_array *a, const tool_convert *how, gpp_error *err)
 {
     gpp_status status = how->shape ? reshape(a, how->shape, err) : GPP_OK;
@@ -126,6 +129,8 @@ static gpp_status open_file(tool_data *d, const char *path, const gpp_file **fil
     return status;
 }
 
+/* Takes x or x0, x1, ..., and the target if the file has one. Arrays of other names are not an
+ * error: a training needs only these. */
 static gpp_status input_of_file(tool_data *d, const char *path, gpp_error *err)
 {
     const gpp_file *file;
@@ -256,6 +261,7 @@ gpp_status tool_data_rows(const tool_data *d, gpp_error *err)
     return GPP_OK;
 }
 
+/* The state of a training is a safetensors file as well, so it can be given by mistake. */
 static bool is_state(const char *path)
 {
     gpp_file *file = NULL;

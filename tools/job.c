@@ -44,6 +44,7 @@ bool tool_job_find(tool_job *job, const char *name, gpp_tensor *tensor)
     return false;
 }
 
+/* A file calls a single tensor "x", and several ones "x0", "x1", ... */
 int tool_job_inputs(tool_job *job, const char *letter, gpp_tensor tensor[GPP_MAX_TENSORS])
 {
     int count = 0;
@@ -85,6 +86,7 @@ static gpp_status word_whole(const gpp_file *file, const char *key, int64_t *out
     return tool_note(err, GPP_ESYNTAX, "%s is \"%.60s\", expected a whole number", key, word);
 }
 
+/* A seed has 64 bits without a sign, more than word_whole takes. */
 static gpp_status word_seed(tool_job *job, const gpp_file *file, gpp_error *err)
 {
     const char *word = gpp_file_word(file, "seed");
@@ -161,6 +163,8 @@ static gpp_status set_weights(run *r, gpp_pipe_options *o)
     return GPP_OK;
 }
 
+/* A forecast needs the rows of the mini-batch. Those of batch 0 count: it is the one that is cut
+ * into micro-batches. */
 static gpp_status begin_trace(run *r, gpp_pipe_options o)
 {
     gpp_shape in[GPP_MAX_TENSORS];
@@ -171,6 +175,8 @@ static gpp_status begin_trace(run *r, gpp_pipe_options o)
     return tool_trace_begin(r->job->trace, r->pipe, r->model, &o, r->err);
 }
 
+/* While `making` is set, a failure is due to the words, which the command line or the file may
+ * have wrong; afterwards it is due to the run. */
 static gpp_status make_pipe(run *r)
 {
     tool_job *job = r->job;
@@ -271,6 +277,7 @@ static gpp_status add(run *r, const char *name, const gpp_tensor *t)
     return gpp_file_add(r->out, name, t, r->err);
 }
 
+/* A tensor without data is one that nobody has asked for. */
 static gpp_status add_numbered(run *r, const char *letter, bool numbered, int k,
                                const gpp_tensor *t)
 {
@@ -353,6 +360,8 @@ static void describe_pieces(tool_job *job)
                                (long long)(i == count - 1 ? rows - i * piece : piece));
 }
 
+/* Rows of an output over the whole mini-batch. An output with fixed rows has them for every
+ * micro-batch. */
 static int64_t rows_of(const run *r, const gpp_shape in[], const gpp_shape *y)
 {
     if (y->batch == GPP_ROWS_FIXED)
@@ -363,6 +372,7 @@ static int64_t rows_of(const run *r, const gpp_shape in[], const gpp_shape *y)
     return 0;
 }
 
+/* Makes memory for outputs, and for gradients of inputs that are floats. */
 static gpp_status make_room(run *r)
 {
     gpp_shape in[GPP_MAX_TENSORS], out[GPP_MAX_TENSORS];
@@ -400,6 +410,7 @@ static gpp_status check_gradients_given(run *r, int count)
     return GPP_OK;
 }
 
+/* -1: the last forward. Without grad_y there is nothing to go back from. */
 static gpp_status train_layers(run *r)
 {
     int count = tool_job_inputs(r->job, "grad_y", r->grad_y);
@@ -414,6 +425,8 @@ static gpp_status train_layers(run *r)
     return status;
 }
 
+/* In evaluation mode a forward keeps nothing. A backward needs what a training's forward keeps,
+ * also when layers are in evaluation mode. */
 static gpp_status run_layers(run *r)
 {
     bool goes_back = tool_job_inputs(r->job, "grad_y", r->grad_y) > 0;
@@ -441,6 +454,7 @@ static gpp_status keep_losses(run *r)
     return gpp_pipe_keep_losses(r->pipe, &r->each, r->err);
 }
 
+/* The file has one loss for each step; with reduction=none, the losses of the last step. */
 static gpp_status add_losses(run *r, const float loss[], int64_t count)
 {
     gpp_tensor all = {r->each.data, GPP_F32, 1, {tool_count(&r->each)}};
@@ -475,6 +489,7 @@ static gpp_status update(run *r)
     return status;
 }
 
+/* Runs the first step in its two parts, because the results have its gradients. */
 static gpp_status first_step(run *r, double *loss)
 {
     gpp_status status =

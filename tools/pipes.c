@@ -102,6 +102,7 @@ static gpp_status set_flag(gpp_error *err, int key, const char *text, bool *out)
     return GPP_OK;
 }
 
+/* A balance also says how many partitions there are. */
 static gpp_status set_balance(tool_pipe *p, const char *text, gpp_error *err)
 {
     int64_t layers[TOOL_PARTITIONS];
@@ -290,6 +291,7 @@ gpp_status tool_pipe_take_steps(tool_pipe *p, const tool_pipe_args *args, gpp_er
     return tool_pipe_take(p, &some, err);
 }
 
+/* Settings that were not given leave the library's defaults. */
 void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
 {
     o->partitions = p->partitions;
@@ -322,6 +324,8 @@ static size_t write_balance(char *text, size_t size, const int balance[], int pa
     return at;
 }
 
+/* Says what the library has chosen (the balance) beside what was given. A table of one's own has
+ * blanks, which words cannot have, so it is left out. */
 void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, size_t size)
 {
     gpp_pipe_info info;
@@ -360,6 +364,8 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *o, const char *profile)
         fprintf(out, " pipeline=%s", o->pipeline);
 }
 
+/* The runtime stops with the last pipe. A command that makes several pipes in turn keeps it up by
+ * an idle one. */
 gpp_status tool_idle_pipe(gpp_pipe **pipe, gpp_error *err)
 {
     gpp_model *model = NULL;
