@@ -58,6 +58,7 @@ static double flops_of(const gpp__task *t, const gpp__cell *c)
     return flops;
 }
 
+/* A core-second is a second of a task on one core of its device. */
 static double gflops_core(const gpp_pipe *pipe)
 {
     const gpp__task_graph *e = pipe->flight[0].graph;
@@ -178,6 +179,8 @@ static gpp_status spin_forward(const gpp__kernel *kernel, const gpp__run *run, c
     return GPP_OK;
 }
 
+/* A split backward runs twice, once for each kind of gradient; each run then takes half of the
+ * time. */
 static gpp_status spin_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     (void)run;
@@ -215,6 +218,7 @@ static const gpp_op op_spin = {
     .cpu.backward = spin_backward,
 };
 
+/* The linear layer in front belongs to the first partition, which has two layers therefore. */
 gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,
                           double forward_ms, double backward_ms)
 {

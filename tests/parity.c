@@ -44,6 +44,7 @@ static int64_t elements(const gpp_tensor *t)
 
 /* --- act -------------------------------------------------------------------------------------- */
 
+/* It saves a number only so that its cells have something to recompute. */
 static gpp_status act_infer(gpp_signature *s)
 {
     s->outputs = s->inputs;
@@ -71,6 +72,7 @@ static void note(const gpp_call *call, char kind)
     pthread_mutex_unlock(&diary_lock);
 }
 
+/* Ends a call: waits, counts it, and fails if the test has asked for that. */
 static gpp_status finish(gpp_call *call, char kind)
 {
     parity_diary *d = &parity_diary_now;
@@ -256,6 +258,7 @@ gpp_pipe *parity_pipe(const gpp_model *model, int partitions, const int balance[
     return pipe;
 }
 
+/* A model without layers has no partition either. */
 gpp_pipe *parity_plain(const gpp_model *model)
 {
     return parity_pipe(model, gpp_model_layers(model) ? 1 : 0, NULL, 1, GPP_CHECKPOINT_NEVER);

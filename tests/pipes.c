@@ -75,6 +75,8 @@ static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t 
     return fits;
 }
 
+/* Grows the limit by halves until it suffices, so it ends at most half as large again as
+ * necessary. */
 void test_tighten(const gpp_model *model, gpp_pipe_options *o, int64_t rows, size_t from)
 {
     o->checkpoint = GPP_CHECKPOINT_BUDGET;
@@ -93,6 +95,7 @@ int64_t test_tensor_count(const gpp_tensor *t)
     return count;
 }
 
+/* All bits set: NAN for floats, so a result that is not written shows. */
 static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
 {
     gpp_tensor t = {.dtype = d->dtype, .rank = d->rank + 1, .dim = {rows}};
@@ -103,6 +106,7 @@ static gpp_tensor tensor_of(const gpp__desc *d, int64_t rows)
     return t;
 }
 
+/* Integers are indices: inputs below 7, targets below the number of classes. */
 test_batch test_batch_new(const gpp_pipe *pipe, int64_t rows, uint64_t seed)
 {
     const gpp__desc *x = &pipe->recipe->network->value[pipe->recipe->network->input[0]].desc;
@@ -191,6 +195,7 @@ long test_trace_differs(const test_trace *a, const test_trace *b)
     return -1;
 }
 
+/* The loss is a double; its two halves go into the trace as they are. */
 void test_train(gpp_pipe *pipe, int steps, const int64_t rows[], test_trace *trace)
 {
     for (int s = 0; s < steps; s++) {
@@ -280,6 +285,7 @@ typedef struct spin_attr {
     double forward_us, backward_us;
 } spin_attr;
 
+/* Busy-waits: sleeping would give the core to other work and wake up late. */
 static void spin(double us)
 {
     struct timespec t;

@@ -13,6 +13,8 @@ gpp__desc user_features(int batch)
     return (gpp__desc){.dtype = GPP_F32, .rank = 1, .dim = {F}, .batch = batch};
 }
 
+/* Does what the library does between adding a layer and its first call, and fills parameters and
+ * gradients with NAN. */
 gpp_status user_rig_init(user_rig *r, const gpp_operator *def, int ins, const gpp__desc in[])
 {
     memset(r, 0, sizeof *r);
@@ -133,6 +135,7 @@ static gpp_status probe_infer(gpp_signature *s)
     return todo->declare ? todo->status : GPP_OK;
 }
 
+/* Follows the script: stashes and pops, then what the test has in mind. */
 static gpp_status probe_call(gpp_call *call)
 {
     const user_script *todo = call->user;

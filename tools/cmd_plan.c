@@ -28,6 +28,8 @@ static gpp_status read_profiles(plan_result *r, gpp_error *err)
     return status;
 }
 
+/* What is not given keeps the library's default. Bandwidths are GB/s here and bytes per
+ * microsecond there. */
 static void set_links(const plan_settings *how, gpp_forecast_options *o)
 {
     o->link_us = how->link_us >= 0 ? how->link_us : o->link_us;
@@ -87,6 +89,7 @@ static int take_nodes(const plan_settings *how, int node[])
 
 /* --- searching and predicting ----------------------------------------------------------------- */
 
+/* Profiles are saved even if the search has failed: taking them is what takes time. */
 static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forecast_options *fo,
                          gpp_error *err)
 {
@@ -254,6 +257,8 @@ static int too_large(const plan_result *r)
                      tool_bytes_text(limit, r->pipe.memory_limit));
 }
 
+/* A search that finds no pipe fits the question, so its table is printed; the exit status says
+ * that nothing fits. */
 static int report(plan_result *r, gpp_status made, const gpp_error *err)
 {
     bool empty = made == GPP_ENOMEM && r->table && r->table->best < 0;

@@ -70,6 +70,7 @@ typedef struct table {
     double total_us;
 } table;
 
+/* Labels get the width that is left of a line, and columns without any value are left out. */
 static table layout(const gpp_profile *p)
 {
     cost all = cost_of_all(p);

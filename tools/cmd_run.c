@@ -43,6 +43,7 @@ typedef struct runner {
 
 /* --- arrays in -------------------------------------------------------------------------------- */
 
+/* Arrays that come from several files get the names that a file of vectors gives them. */
 static gpp_status copy_arrays(runner *r)
 {
     const tool_data *d = &r->data;
@@ -87,6 +88,8 @@ static void override_text(const char **text, const char *with)
         *text = with;
 }
 
+/* What options say replaces what the file's metadata says. The output lists its inputs, so that
+ * gridpipe check can repeat the run. */
 static void override(runner *r)
 {
     const settings *how = &r->how;
@@ -161,6 +164,7 @@ static gpp_status add_inputs(runner *r)
     return status;
 }
 
+/* Writes what was run as metadata, in the words that gridpipe check reads. */
 static gpp_status add_words(runner *r)
 {
     const tool_job *job = &r->job;
@@ -242,6 +246,7 @@ static void print_text(const runner *r)
 
 /* --- the command ------------------------------------------------------------------------------ */
 
+/* A failure while the pipe is being made is the command line's; later ones are the run's. */
 static int work(runner *r)
 {
     if (open_inputs(r) != GPP_OK)

@@ -74,6 +74,7 @@ int tool_flushed(int status)
 
 /* --- help ------------------------------------------------------------------------------------- */
 
+/* A help text has line breaks of its own; its further lines are indented. */
 static void print_option(const tool_option *o)
 {
     char left[80];

@@ -61,6 +61,8 @@ static gpp_status fix(const gpp_pipe *pipe, gpp_pipe_options *o, const char *dev
     return GPP_OK;
 }
 
+/* The forecast is made before the first step: it needs time and memory that the steps should not
+ * see. */
 static gpp_status predict(tool_trace *t, const gpp_pipe *pipe, const gpp_model *model,
                           gpp_pipe_options o, gpp_error *err)
 {
@@ -74,6 +76,7 @@ static gpp_status predict(tool_trace *t, const gpp_pipe *pipe, const gpp_model *
 
 /* --- before, and after ------------------------------------------------------------------------ */
 
+/* All that can be wrong with these options is found before the training starts. */
 int tool_trace_check(tool_trace *t)
 {
     gpp_error err = GPP_ERROR_INIT;

@@ -77,6 +77,8 @@ static void describe_texts(const training *t, const char *value[WORDS])
     value[MODEL] = t->plain;
 }
 
+/* Writes what the training depends on as it is now: to save it, or to compare it with a saved
+ * state. The sum of losses is hexadecimal, so that it is read back exactly. */
 static void describe(const training *t, words *w)
 {
     const settings *how = &t->how;
