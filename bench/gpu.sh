@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Everything that only a machine with a GPU can tell, in one command: builds with CUDA in build/gpu,
-# runs the kernel tests on the device, the reference vectors and the quickstart on it, measures its
-# libraries, its bus and training steps of ResNet-50, beside PyTorch's where that is installed, and
-# runs kernels and a pipe under the toolkit's sanitizers. In the end it prints a table with date and
-# hardware, which is in build/gpu/results.md as well, followed by what the programs that measure have
-# printed; with --write both go into docs/gpu.md. What each part says goes to build/gpu/logs/.
+# Finds out everything that only a machine with a GPU can tell, in one command. Builds with CUDA in
+# build/gpu. Runs the kernel tests, the reference vectors and the quickstart on the device. Measures
+# its libraries, its bus and training steps of ResNet-50, beside PyTorch's where that is installed.
+# Runs kernels and a pipe under the toolkit's sanitizers. At the end it prints a table with date and
+# hardware, followed by the output of the programs that measure. Both are in build/gpu/results.md as
+# well; with --write they go into docs/gpu.md. Messages of each part go to build/gpu/logs/.
 #
-# A part that fails, or cannot be run, keeps no other from running: the table says which and why.
+# A part that fails or cannot run does not stop the others: the table says which part and why.
 #
-# Exit status: 0 nothing failed, but what the table calls "not run" was not; 1 something failed; 2 the
-# command line is wrong; 3 there is no GPU or no toolkit.
+# Exit status: 0 nothing failed (parts that the table calls "not run" did not run); 1 something
+# failed; 2 the command line is wrong; 3 there is no GPU or no toolkit.
 set -uo pipefail
 caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 3
@@ -69,7 +69,7 @@ for number in batch steps limit; do
         exit 2
     fi
 done
-# Folders are given as seen from where the caller stands.
+# Relative folders are relative to the caller's folder.
 for name in vectors data starpu python; do
     path=$caller/${!name}
     if [[ -n ${!name} && ${!name} != /* && (${!name} == */* || -e $path) ]]; then
@@ -87,7 +87,7 @@ for folder in "$vectors" shared/vectors ../shared/vectors; do
     fi
 done
 
-# What a batch system has given us, and nothing else.
+# Use only the GPUs that a batch system has assigned.
 IFS=, read -r first_visible second_visible _ <<<"${CUDA_VISIBLE_DEVICES-}"
 if [[ -z $gpu ]]; then
     gpu=${first_visible:-0}
@@ -101,9 +101,9 @@ work=$build/work
 rm -rf "$logs"
 mkdir -p "$logs" "$work" || exit 3
 
-# Nothing of the caller's environment steers the runtime, and nothing but the one GPU is seen, which
-# then is GPU 0. Its number is the bus's, not that of the fastest first. hwloc's plugins look for
-# displays, for seconds where names resolve slowly.
+# The caller's environment must not steer the runtime. Programs see only the one GPU, which then is
+# GPU 0. Its number counts by the bus, not by speed. hwloc's plugins are off: one looks for
+# displays, which takes seconds where names resolve slowly.
 for variable in "${!STARPU_@}"; do
     unset "$variable"
 done
@@ -132,8 +132,8 @@ log_of() {
     echo "$logs/${1//[^a-zA-Z0-9]/-}.log"
 }
 
-# step NAME COMMAND...: its last line of output is the result. A command that ends with status 77 has
-# found that it cannot be run; the last line says why.
+# step NAME COMMAND...: the last line of the command's output is the result. Status 77: the command
+# cannot be run, and the last line says why.
 step() {
     local name=$1 begin=$SECONDS log status last
     log=$(log_of "$name")
@@ -157,13 +157,13 @@ step() {
     return $status
 }
 
-# table NAME COMMAND...: a step whose whole output follows the table of results.
+# table NAME COMMAND...: a step whose whole output is printed after the table of results.
 table() {
     details+=("$1")
     step "$@"
 }
 
-# Nothing may keep the rest from running, a program that hangs either.
+# A timeout, so that a program that hangs does not stop the other parts.
 limited() {
     timeout --kill-after=30 "$limit" "$@"
 }
@@ -217,7 +217,7 @@ trap interrupted INT TERM
 
 # --- what there is --------------------------------------------------------------------------------
 
-# Of a part of a GPU (MIG) nvidia-smi knows the number alone that nobody has told us: the first.
+# For a part of a GPU (MIG) nvidia-smi wants a number that we do not know: take the first GPU.
 query() {
     local id=(--id="$gpu")
     [[ $gpu != MIG-* ]] || id=()
@@ -285,7 +285,7 @@ describe_machine() {
     } >"$logs/machine.log" 2>&1
 }
 
-# has_header NAME: where a compiler or CMake looks for it.
+# has_header NAME: whether a header is where a compiler or CMake looks for it.
 has_header() {
     local prefix
     echo "#include <$1>" | cc -E - >/dev/null 2>&1 && return 0
@@ -295,7 +295,7 @@ has_header() {
     return 1
 }
 
-# All at once: a first run should not end as often as there are packages.
+# Reports all missing packages at once, so that a first run does not end once for each of them.
 tell_missing() {
     local lacking=()
     starpu_module >/dev/null || lacking+=("StarPU (--starpu builds it)")
@@ -364,12 +364,12 @@ use_starpu() {
 
 # --- building -------------------------------------------------------------------------------------
 
-# Whether there are tests to build.
+# Whether the kernel tests can be built: they need Criterion and jansson.
 has_criterion() {
     pkg-config --exists criterion jansson
 }
 
-# --fresh: what an earlier run has found may have changed.
+# --fresh: what CMake found in an earlier run may have changed.
 configure() {
     local tests=OFF architecture
     architecture=$(query compute_cap | tr -cd 0-9)
@@ -384,7 +384,7 @@ configure() {
     echo "done"
 }
 
-# make_targets TARGET...: as many as can be built. Warnings are no reason to end a first run.
+# make_targets TARGET...: builds as many as possible. Warnings do not end a run.
 make_targets() {
     local log=$work/build.out status=0 target
     : >"$log"
@@ -422,8 +422,8 @@ kernel_tests() {
     find $build/tests -maxdepth 1 -name 'test_*_device' -perm -u+x | sort
 }
 
-# A test that skips itself has tested nothing. Here only what is about the emulation may, and what
-# needs pipes on GPUs where there are none.
+# A test that skips itself has tested nothing. Only tests about the emulation may skip themselves
+# here, and tests that need pipes on GPUs where StarPU has no CUDA.
 may_skip() {
     local allowed="about the emulated"
     $pipes || allowed+="|no GPU for pipes"
@@ -448,7 +448,7 @@ on_device() {
     ((count > 0 && bad == 0))
 }
 
-# sanitize TOOL PROGRAM...: fails where the tool finds something, or has seen no CUDA at all.
+# sanitize TOOL PROGRAM...: fails when the tool finds something, or has seen no CUDA at all.
 sanitize() {
     local tool=$1 out=$work/sanitizer
     shift
@@ -509,11 +509,12 @@ measure() {
 
 # --- pipes ----------------------------------------------------------------------------------------
 
-# For any number of partitions that occurs: entries that are not needed are passed over.
+# Serves any number of partitions that occurs: entries that are not needed are ignored.
 one_gpu="cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0;cuda:0"
 
-# Float32 sums in another order than the reference's, and products by other instructions: 1e-4 of
-# the largest value. Several partitions on the one GPU have to agree as well.
+# The tolerance is 1e-4 of the largest value: float32 sums run in another order than the
+# reference's, and products use other instructions. Several partitions on the one GPU have to agree
+# as well.
 check_vectors() {
     [[ -d $vectors ]] || {
         echo "no reference vectors: --vectors FOLDER"
@@ -527,7 +528,8 @@ quickstart_model="conv2d out=32 kernel=3 padding=1; relu; maxpool2d kernel=2;
 conv2d out=64 kernel=3 padding=1; relu; maxpool2d kernel=2;
 flatten; linear out=128; relu; dropout p=0.25; linear out=10"
 
-# train NAME PARTITIONS DEVICES: an epoch of Fashion-MNIST; what it has learnt goes to a file.
+# train NAME PARTITIONS DEVICES: trains an epoch of Fashion-MNIST and saves the parameters to a
+# file.
 train() {
     limited $build/tools/gridpipe train --model "$quickstart_model" \
         --input "$data/train-images-idx3-ubyte.gz" --target "$data/train-labels-idx1-ubyte.gz" \
@@ -576,7 +578,7 @@ quickstart() {
     done | paste -sd ' '
 }
 
-# Both GPUs are seen here, and nowhere else.
+# Only this part sees both GPUs.
 two_gpus() {
     export CUDA_VISIBLE_DEVICES=$gpu,$second
     rm -rf "$STARPU_HOME-two"
@@ -627,8 +629,8 @@ classes() {
     } >"$1"
 }
 
-# Without Fashion-MNIST: as many images, of noise. Nothing can be learnt from them, but bits and times
-# can be compared.
+# Without Fashion-MNIST: as many images of noise. Nothing can be learnt from them, but bits and
+# times can still be compared.
 make_data() {
     local set rows
     made_up=""
@@ -646,19 +648,19 @@ make_data() {
 
 # --- ResNet-50 ------------------------------------------------------------------------------------
 
-# Why there is no PyTorch to compare with; "": there is.
+# Prints why there is no PyTorch to compare with; "" if there is one.
 find_torch() {
     torch=$("$python" -c 'import torch
 if not torch.cuda.is_available(): raise SystemExit("PyTorch sees no GPU")' 2>&1 | tail -n 1)
 }
 
-# numbers FILE...: of the first "N ms a step" of each, their median.
+# numbers FILE...: the median of the first "N ms a step" in each file.
 median() {
     sed -n 's/^\([0-9.]*\) ms a step.*/\1/p' "$@" | sort -n |
         awk '{ value[NR] = $1 } END { if (NR) print value[int((NR + 1) / 2)] }'
 }
 
-# beside MATH: ours and PyTorch's in turn, three times.
+# beside MATH: runs our steps and PyTorch's in turn, three times.
 beside() {
     local round ours theirs
     rm -f "$work"/ours? "$work"/theirs?

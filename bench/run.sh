@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a release in build/release and runs one benchmark. What it prints on standard output is the
-# benchmark's alone; messages of the build go to build/bench.log.
+# Builds a release in build/release and runs one benchmark. Standard output has only what the
+# benchmark prints; messages of the build go to build/bench.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

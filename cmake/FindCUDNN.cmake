@@ -1,5 +1,5 @@
-# cuDNN by its library and header: CUDNN::cudnn. Looked for beside the CUDA toolkit, too, and in
-# CUDNN_ROOT, which may be PyPI's package: that has no libcudnn.so.
+# Finds cuDNN by its library and header: CUDNN::cudnn. Looks beside the CUDA toolkit, too, and in
+# CUDNN_ROOT. That may be PyPI's package, which has no libcudnn.so.
 
 find_package(CUDAToolkit QUIET)
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR

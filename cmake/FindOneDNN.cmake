@@ -1,5 +1,5 @@
-# oneDNN by its library and header: OneDNN::OneDNN. (The package's own configuration file insists on
-# OpenCL's development files, which nothing here needs.)
+# Finds oneDNN by its library and header: OneDNN::OneDNN. (The package's own configuration file
+# wants OpenCL's development files, which nothing here needs.)
 
 find_library(ONEDNN_LIBRARY dnnl)
 find_path(ONEDNN_INCLUDE_DIR dnnl.h)

@@ -1,11 +1,11 @@
-# CUDA kernels: *.cu files beside the C files they belong to. Two questions, answered apart:
+# CUDA kernels: *.cu files beside the C files they belong to. There are two separate questions:
 #
-#   Are they compiled?        With GRIDPIPE_CUDA=AUTO where a toolkit and cuDNN are and somebody uses
-#                             them: the library, or the tests. ON: whatever is missing is an error.
-#   Does the library use them? Only where StarPU itself was built with CUDA. Elsewhere pipes run on CPU
-#                             cores, and the library is not linked against CUDA, cuBLAS and cuDNN.
+#   Are they compiled?         With GRIDPIPE_CUDA=AUTO: if there are a toolkit and cuDNN, and the
+#                              library or the tests use them. With ON: anything missing is an error.
+#   Does the library use them? Only if StarPU itself was built with CUDA. Otherwise pipes run on CPU
+#                              cores, and the library is not linked with CUDA, cuBLAS and cuDNN.
 #
-# Leaves gridpipe_cuda_kernels, an OBJECT library, where they are compiled, and gridpipe_cuda_used.
+# Sets gridpipe_cuda_used, and makes gridpipe_cuda_kernels, an OBJECT library, if they are compiled.
 
 set(GRIDPIPE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where a toolkit is found), ON or OFF")
 set_property(CACHE GRIDPIPE_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -24,7 +24,7 @@ check_c_source_compiles("#include <starpu_config.h>
 int main(void) { return 0; }" gridpipe_starpu_has_cuda)
 unset(CMAKE_REQUIRED_INCLUDES)
 
-# Why the kernels are not compiled; "": they are.
+# Says why the kernels are not compiled; "" if they are.
 set(gridpipe_cuda_missing "")
 set(gridpipe_cuda_used FALSE)
 if(NOT GRIDPIPE_CUDA)
@@ -34,7 +34,7 @@ elseif(GRIDPIPE_CUDA STREQUAL "AUTO" AND NOT gridpipe_starpu_has_cuda AND NOT GR
 elseif(GRIDPIPE_CUDA STREQUAL "AUTO" AND CMAKE_C_FLAGS MATCHES "-fsanitize")
   set(gridpipe_cuda_missing "this is a build with sanitizers")
 else()
-  # nvcc is often there but in nobody's PATH.
+  # nvcc is often installed but not in the PATH.
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(gridpipe_nvcc nvcc PATHS ENV CUDA_PATH ENV CUDA_HOME /usr/local/cuda
       PATH_SUFFIXES bin)
@@ -95,7 +95,7 @@ else()
     # stdc++: what nvcc generates for the host has guarded static variables.
     list(APPEND gridpipe_needs CUDA::cudart CUDA::cublas CUDNN::cudnn stdc++)
     message(STATUS "gridpipe: StarPU ${STARPU_VERSION} has CUDA: pipes run on GPUs, too")
-    # Streams go from StarPU's CUDA runtime to ours, which are two where their versions differ.
+    # StarPU passes streams of its CUDA runtime to ours. These are two runtimes if versions differ.
     execute_process(COMMAND ${CMAKE_READELF} -d ${STARPU_LINK_LIBRARIES}
       OUTPUT_VARIABLE gridpipe_starpu_links ERROR_QUIET)
     if(gridpipe_starpu_links MATCHES "libcudart\\.so\\.([0-9]+)"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Draws docs/schedules/*.svg: one model, eight equal layers (a forward of 1 ms, a backward of 2 ms,
-# even.profile), in eight micro-batches on four devices, in each of the built-in orders. The devices
-# are pretended ones, nothing runs. Usage: bash docs/schedules/draw.sh [PATH OF THE gridpipe COMMAND]
+# Draws docs/schedules/*.svg: one model with eight equal layers (a forward of 1 ms, a backward of 2
+# ms, even.profile), in eight micro-batches on four devices, in each of the built-in schedules.
+# hwloc pretends the devices, and nothing runs.
+# Usage: bash docs/schedules/draw.sh [PATH OF THE gridpipe COMMAND]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

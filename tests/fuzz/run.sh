@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fuzz the readers of what comes from elsewhere, one after the other:
+# Fuzzes the readers of foreign files and texts, one after the other:
 #
 #     bash tests/fuzz/run.sh SECONDS [safetensors | model_text]
 #
-# Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). What it finds stays in the build
-# folder ($BUILD, else build/fuzz): new inputs, and, when it ends with an error, the input that did
-# it. With KEEP=1 the corpus becomes the smallest set of inputs, old and new, that reaches the same
-# code; tests/test_files.c runs all of them.
+# Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). New inputs, and the input that
+# ended a run with an error, stay in the build folder ($BUILD, else build/fuzz). With KEEP=1 the
+# corpus becomes the smallest set of old and new inputs that reaches the same code.
+# tests/test_files.c runs the whole corpus.
 set -euo pipefail
 
 usage="usage: run.sh SECONDS [safetensors | model_text]"
@@ -20,7 +20,8 @@ export BUILD=${BUILD:-$(cd "$here/../.." && pwd)/build/fuzz}
 mkdir -p "$BUILD"
 make -s -f "$here/Makefile" -j "$(nproc)" all
 
-# Leaks and undefined behaviour end a run like a crash. 4096 bytes reach every rule of both grammars.
+# Leaks and undefined behaviour end a run like a crash. 4096 bytes reach every rule of both
+# grammars.
 for target in "${targets[@]}"; do
   corpus=$here/corpus/$target found=$BUILD/found/$target
   mkdir -p "$found"
