@@ -1,28 +1,29 @@
 /*
  * graph/plan/access.c: what each task reads and writes.
  *
- *   F(i,j)  reads parameters and a(i,r) of every edge r to j, writes a(i,r) of every edge from j,
- *           its record of statistics and t(i,j) or, when it is checkpointed, k(i,j)
- *   R(i,j)  reads parameters, k(i,j) and the activations its layers ask for, writes t(i,j)
- *   L(i)    reads the outputs, adds to the losses, writes their gradients; S(i) writes their
- *           gradients; O(i) reads the outputs
- *   B(i,j)  reads parameters, t(i,j), k(i,j), g(i,r) of every edge from j that has one, and the
- *           activations its layers ask for; adds to the gradients, writes g(i,r) of edges to j;
- *           where it is split it writes h(i,j) instead of adding to the gradients
- *   W(i,j)  reads what B(i,j) does but gradients of edges, and h(i,j); adds to the gradients
- *   N(j)    reads gradients, adds to the norms, in which it has places of its own
- *   U(j)    reads gradients and statistics, writes parameters and optimizer state, and what they
- *           were to a backup; with norms it reads them all and scales the gradients
+ *   F(i,j)  reads parameters and a(i,r) of every edge r to j; writes a(i,r) of every edge from j,
+ *           its record of statistics, and t(i,j) or, when it is checkpointed, p(i,j)
+ *   R(i,j)  reads parameters, p(i,j) and the activations its layers ask for; writes t(i,j)
+ *   O(i)    reads the outputs
+ *   L(i)    reads the outputs, adds to the losses, writes the gradients of the outputs
+ *   S(i)    writes the gradients of the outputs
+ *   B(i,j)  reads parameters, t(i,j), p(i,j), g(i,r) of every edge from j that has one, and the
+ *           activations its layers ask for; writes g(i,r) of edges to j; adds to the gradients or,
+ *           where it is split, writes d(i,j)
+ *   W(i,j)  reads what B(i,j) reads except gradients of edges, and d(i,j); adds to the gradients
+ *   N(j)    reads gradients; writes the norms of its partition
+ *   U(j)    reads gradients and statistics; writes parameters and optimizer state, and saves both
+ *           in a backup first; with norms it reads them all and scales the gradients
  *
- * Every N writes the norms and every U reads them, also those of partitions that learn nothing: the
- * chain of N's is what U's wait for.
+ * The letters of items are in internal.h. Every N writes the norms and every U reads them, also for
+ * partitions that learn nothing: U's wait for the chain of N's.
  *
- * The model's inputs, targets and the inputs' gradients are the caller's. What a device has to
- * fetch of the first two is read as a fetch: l(i,k) by the F(i,j), R(i,j), B(i,j) and W(i,j) that
- * look at it, and by L(i) and S(i). Parameters, gradients and optimizer state are those of a
- * partition's home, which alone updates them, with the statistics of all partitions that have
- * theirs there. Things without bytes do not appear; a edge always has some, since it also carries
- * the order of the tasks at its two ends.
+ * The model's inputs, targets and the inputs' gradients are the caller's. Where a device has to
+ * fetch inputs or targets, F(i,j), R(i,j), B(i,j), W(i,j), L(i) and S(i) read the fetches that they
+ * look at. Parameters, gradients and optimizer state are those of a partition's home. The home
+ * alone updates them, with the statistics of all partitions that have this home. Things without
+ * bytes do not appear. An edge always has bytes: it also carries the order of the tasks at its
+ * ends.
  */
 #include "graph/plan/internal.h"
 
@@ -35,10 +36,10 @@
 typedef struct filler {
     const gpp__plan_maker *p;
     size_t count;    /* accesses so far */
-    bool *has_grads; /* [n] a home's gradients were written in this plan; then */
-    bool *has_stats; /* [n] a partition's statistics, */
-    bool has_losses; /* the losses, */
-    bool has_norms;  /* the norms */
+    bool *has_grads; /* [n] a task so far writes the gradients of home j */
+    bool *has_stats; /* [n] a task so far writes the statistics of partition j */
+    bool has_losses; /* a task so far writes the losses */
+    bool has_norms;  /* a task so far writes the norms */
 } filler;
 
 static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int32_t buffer)
@@ -48,7 +49,7 @@ static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int
     t->access_count++;
 }
 
-/* For something that tasks add to: the first one assigns it. */
+/* How a task accesses a buffer that tasks add to: the first of them assigns. */
 static int add_to(bool *has)
 {
     int mode = *has ? GPP__READWRITE : GPP__WRITE;
@@ -66,20 +67,19 @@ static void add_params(filler *f, gpp__task *t, int mode)
 static void add_tape(filler *f, gpp__task *t, int mode)
 {
     if (f->p->spec->stage[t->j].tape > 0)
-        add(f, t, GPP__ROLE_TAPE, 0, mode, gpp__value_tape(f->p, t->i, t->j));
+        add(f, t, GPP__ROLE_TAPE, 0, mode, gpp__item_tape(f->p, t->i, t->j));
 }
 
-/* What is kept of a micro-batch that is recomputed. */
 static void add_partial(filler *f, gpp__task *t, int mode)
 {
     if (f->p->spec->stage[t->j].partial > 0 && t->i < f->p->shape.checkpointed)
-        add(f, t, GPP__ROLE_PARTIAL, 0, mode, gpp__value_partial(f->p, t->i, t->j));
+        add(f, t, GPP__ROLE_PARTIAL, 0, mode, gpp__item_partial(f->p, t->i, t->j));
 }
 
 static void add_deferred(filler *f, gpp__task *t, int mode)
 {
     if (f->p->spec->stage[t->j].deferred > 0)
-        add(f, t, GPP__ROLE_DEFERRED, 0, mode, gpp__value_deferred(f->p, t->i, t->j));
+        add(f, t, GPP__ROLE_DEFERRED, 0, mode, gpp__item_deferred(f->p, t->i, t->j));
 }
 
 static void add_scratch(filler *f, gpp__task *t)
@@ -88,50 +88,49 @@ static void add_scratch(filler *f, gpp__task *t)
         add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
 }
 
-static bool reads_loan(const gpp__task *t, const gpp__fetch *l)
+static bool reads_fetch(const gpp__task *t, const gpp__fetch *x)
 {
     switch (t->kind) {
     case GPP__FORWARD:
         return true;
     case GPP__RECOMPUTE:
-        return l->recompute_reads;
+        return x->recompute_reads;
     case GPP__LOSS:
-        return l->in_port < GPP__END_GRAD;
+        return x->in_port < GPP__END_GRAD;
     case GPP__SEED:
-        return l->in_port >= GPP__END_GRAD;
+        return x->in_port >= GPP__END_GRAD;
     default:
-        return l->backward_reads;
+        return x->backward_reads;
     }
 }
 
-/* What a partition's device, or the loss's, fetches of the caller's tensors. */
-static void add_loans(filler *f, gpp__task *t, int to)
+/* The caller's tensors that the device of a partition, or of the loss, has to fetch. */
+static void add_fetches(filler *f, gpp__task *t, int to)
 {
     const gpp__plan_maker *p = f->p;
     gpp__role role = to < p->n ? GPP__ROLE_FETCHED : GPP__ROLE_FETCHED_END;
     for (int k = 0; k < p->plan->fetches && p->plan->fetch[k].to <= to; k++) {
-        const gpp__fetch *l = &p->plan->fetch[k];
-        if (l->to == to && reads_loan(t, l))
-            add(f, t, role, l->in_port, GPP__READ, k * p->m + (l->whole ? 0 : t->i));
+        const gpp__fetch *x = &p->plan->fetch[k];
+        if (x->to == to && reads_fetch(t, x))
+            add(f, t, role, x->in_port, GPP__READ, k * p->m + (x->whole ? 0 : t->i));
     }
 }
 
-/* The activations of edges to and from the task's partition that a way through its layers reads.
- */
+/* The activations of edges to and from its partition that an R, B or W reads. */
 static void add_reads(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     bool backward = t->kind != GPP__RECOMPUTE;
-    add_loans(f, t, t->j);
+    add_fetches(f, t, t->j);
     for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++) {
         const gpp__edge *edge = &p->plan->edge[*r];
         if (backward ? edge->backward_reads_in : edge->recompute_reads_in)
-            add(f, t, GPP__ROLE_IN, edge->in_port, GPP__READ, gpp__value_activation(p, t->i, *r));
+            add(f, t, GPP__ROLE_IN, edge->in_port, GPP__READ, gpp__item_activation(p, t->i, *r));
     }
     for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++) {
         const gpp__edge *edge = &p->plan->edge[*r];
         if (backward ? edge->backward_reads_out : edge->recompute_reads_out)
-            add(f, t, GPP__ROLE_OUT, edge->out_port, GPP__READ, gpp__value_activation(p, t->i, *r));
+            add(f, t, GPP__ROLE_OUT, edge->out_port, GPP__READ, gpp__item_activation(p, t->i, *r));
     }
 }
 
@@ -139,13 +138,13 @@ static void access_forward(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     add_params(f, t, GPP__READ);
-    add_loans(f, t, t->j);
+    add_fetches(f, t, t->j);
     for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++)
         add(f, t, GPP__ROLE_IN, p->plan->edge[*r].in_port, GPP__READ,
-            gpp__value_activation(p, t->i, *r));
+            gpp__item_activation(p, t->i, *r));
     for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++)
         add(f, t, GPP__ROLE_OUT, p->plan->edge[*r].out_port, GPP__WRITE,
-            gpp__value_activation(p, t->i, *r));
+            gpp__item_activation(p, t->i, *r));
     if (!t->checkpointed && (p->shape.backward || p->shape.keep))
         add_tape(f, t, GPP__WRITE);
     if (t->checkpointed)
@@ -164,8 +163,8 @@ static void access_recompute(filler *f, gpp__task *t)
     add_scratch(f, t);
 }
 
-/* Gates open from the last partition to the first; the first of them assigns. Those of devices open
- * in any order. */
+/* Gates of partitions open from the last partition to the first, and the first one to open assigns.
+ * Gates of devices open in any order. */
 static void add_gate(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
@@ -209,11 +208,11 @@ static void access_backward(filler *f, gpp__task *t)
     for (const int32_t *r = gpp__edges_from(p, t->j); r < gpp__edges_from(p, t->j + 1); r++)
         if (p->plan->edge[*r].grad)
             add(f, t, GPP__ROLE_GRAD_OUT, p->plan->edge[*r].out_port, GPP__READ,
-                gpp__value_gradient(p, t->i, *r));
+                gpp__item_gradient(p, t->i, *r));
     for (const int32_t *r = gpp__edges_to(p, t->j); r < gpp__edges_to(p, t->j + 1); r++)
         if (p->plan->edge[*r].grad)
             add(f, t, GPP__ROLE_GRAD_IN, p->plan->edge[*r].in_port, GPP__WRITE,
-                gpp__value_gradient(p, t->i, *r));
+                gpp__item_gradient(p, t->i, *r));
     add_tape(f, t, GPP__READ);
     add_partial(f, t, GPP__READ);
     add_scratch(f, t);
@@ -226,13 +225,13 @@ static void access_output(filler *f, gpp__task *t)
     const int32_t *first = gpp__edges_to(p, p->n), *end = gpp__edges_to(p, p->n + 1);
     for (const int32_t *r = first; r < end && t->kind != GPP__SEED; r++)
         add(f, t, GPP__ROLE_OUT, p->plan->edge[*r].out_port, GPP__READ,
-            gpp__value_activation(p, t->i, *r));
+            gpp__item_activation(p, t->i, *r));
     for (const int32_t *r = first; r < end && t->kind != GPP__OUTPUT && p->shape.backward; r++)
         if (p->plan->edge[*r].grad)
             add(f, t, GPP__ROLE_GRAD_OUT, p->plan->edge[*r].out_port, GPP__WRITE,
-                gpp__value_gradient(p, t->i, *r));
+                gpp__item_gradient(p, t->i, *r));
     if (t->kind != GPP__OUTPUT)
-        add_loans(f, t, p->n);
+        add_fetches(f, t, p->n);
     if (t->kind == GPP__LOSS)
         add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
     if (t->kind == GPP__LOSS && p->spec->loss_scratch > 0)
@@ -254,7 +253,7 @@ static void access_norm(filler *f, gpp__task *t)
     add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms), 0);
 }
 
-/* Of all partitions with this home, in their order. */
+/* The statistics of all partitions with this home, in their order. */
 static void add_statistics(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
@@ -288,10 +287,10 @@ static void access_update(filler *f, gpp__task *t)
         add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
 }
 
-/* What a task has at most. */
+/* The most accesses that a task can have. */
 static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
 {
-    enum { BESIDES_ROUTES = 8 }; /* of an update: besides gates and statistics, too */
+    enum { BESIDES_EDGES = 8 }; /* for an update also besides gates and statistics */
     bool end = t->kind == GPP__OUTPUT || t->kind == GPP__LOSS || t->kind == GPP__SEED;
     int j = end ? p->n : t->j;
     ptrdiff_t edges = gpp__edges_to(p, j + 1) - gpp__edges_to(p, j);
@@ -301,7 +300,7 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         edges += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
         edges += p->n;
-    return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_ROUTES;
+    return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_EDGES;
 }
 
 static void access_all(filler *f)
@@ -322,7 +321,7 @@ static void access_all(filler *f)
     }
 }
 
-/* The accesses are as many as they will be: no room to spare, and tasks may point to theirs. */
+/* All accesses are there: give back the room to spare, and let tasks point to theirs. */
 static void settle(filler *f)
 {
     gpp__plan *plan = f->p->plan;

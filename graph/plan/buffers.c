@@ -1,6 +1,6 @@
 /*
- * graph/plan/buffers.c: the buffers behind what tasks read and write: whose they are, which device
- * pays for them, their bytes, and with them the bytes of each device.
+ * graph/plan/buffers.c: the buffers behind what tasks read and write: whose they are, to which
+ * device their bytes count, and the bytes of each device.
  */
 #include "graph/plan/internal.h"
 
@@ -43,7 +43,7 @@ static gpp__class class_of(int role)
     return (gpp__class)of[role];
 }
 
-/* The most that a partition on the device needs. */
+/* The most that a task on the device needs. */
 static size_t scratch_of(const gpp__plan_maker *p, int device)
 {
     size_t most = device == p->last_device ? p->spec->loss_scratch : 0;
@@ -53,7 +53,7 @@ static size_t scratch_of(const gpp__plan_maker *p, int device)
     return most;
 }
 
-/* More than can be counted: all that can. */
+/* SIZE_MAX: too many to be counted. */
 static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
 {
     const gpp__stage_sizes *stage = p->spec->stage;
@@ -85,7 +85,7 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
         return (size_t)p->m * sizeof(double);
     case GPP__FETCHED:
         return p->plan->fetch[j].bytes;
-    case GPP__NORMS: /* carry the order of N's, even where they sum nothing up */
+    case GPP__NORMS: /* the buffer carries the order of the N's, even where they have no sums */
         return p->spec->norms > 0 ? p->spec->norms : 1;
     default:
         return 1;
@@ -113,7 +113,7 @@ static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
     }
 }
 
-/* Bytes that cannot be rounded up are 0 then, which count_bytes finds. */
+/* A size that cannot be rounded up becomes 0 bytes, which count_bytes refuses. */
 static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
 {
     const int *node_of = p->spec->node_of;
@@ -128,16 +128,16 @@ static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, in
     return b;
 }
 
-/* What an access that is of no value refers to: partition, edge, device or fetch, and slot. */
+/* The partition, device or fetch, and the slot, of an access to something other than an item. */
 static int whose(const gpp__plan_maker *p, const gpp__access *a, int *slot)
 {
-    bool lent = class_of(a->role) == GPP__FETCHED;
-    *slot = lent ? a->buffer % p->m : 0;
-    return lent ? a->buffer / p->m : a->buffer;
+    bool fetched = class_of(a->role) == GPP__FETCHED;
+    *slot = fetched ? a->buffer % p->m : 0;
+    return fetched ? a->buffer / p->m : a->buffer;
 }
 
-/* Whose buffers there are: a row for each class, in it the number of (then the first of) those of
- * partition, edge, device or fetch j. */
+/* A row for each class. Entry j is the number of the buffers of partition, edge, device or fetch j
+ * and, once the buffers are made, the first of them. */
 typedef struct buffer_index {
     size_t width;
     int32_t *at; /* [GPP__CLASSES][width] */
@@ -154,7 +154,7 @@ static size_t count_buffers(const gpp__plan_maker *p, const buffer_index *x)
     for (size_t k = 0; k < p->plan->tasks; k++) {
         const gpp__task *t = &p->plan->task[k];
         for (int a = 0; a < t->access_count; a++) {
-            if (gpp__role_is_value(t->access[a].role))
+            if (gpp__role_is_item(t->access[a].role))
                 continue;
             int slot, j = whose(p, &t->access[a], &slot);
             int32_t *count = at(x, class_of(t->access[a].role), j);
@@ -192,8 +192,8 @@ static void refer_to_buffers(const gpp__plan_maker *p, const buffer_index *x)
         for (int a = 0; a < t->access_count; a++) {
             gpp__access *access = &t->access[a];
             int slot, j = whose(p, access, &slot);
-            if (gpp__role_is_value(access->role)) {
-                int pool = gpp__value_pool(p, access->buffer);
+            if (gpp__role_is_item(access->role)) {
+                int pool = gpp__item_pool(p, access->buffer);
                 slot = p->slot[access->buffer];
                 j = pool < p->edges ? pool : gpp__pool_partition(p, pool);
             }

@@ -1,17 +1,18 @@
 /*
  * graph/plan/draw.c: a plan as pictures.
  *
- * grid: time runs to the right, a row for each device, as in figure 2c of the GPipe paper. Forwards
- * and recomputes take one column, backwards two, or one and a W another where they are split, norms
- * and updates one; outputs, losses and seeds
- * take no time and are not shown. Each task is drawn where the longest path through tables and data
- * puts it. A row has at most GRID_WIDTH characters of time; what comes later becomes "...".
- * dot: for Graphviz; data as solid edges from the writer to its readers, skips among them in blue,
- * tables as dashed ones.
+ * grid: time runs to the right, and each device has a row, as in figure 2c of the GPipe paper.
+ * Forwards, recomputes, norms and updates take one column. A backward takes two; where backwards
+ * are split, a B takes one and its W another. Outputs, losses and seeds take no time and are not
+ * shown. Each task is drawn where the longest path through tables and data puts it. A row has at
+ * most GRID_WIDTH characters of time; what comes later becomes "...".
+ * dot: for Graphviz. Data are solid edges from the writer to its readers, skips among them blue;
+ * tables are dashed ones.
  * text: everything, a line each.
  *
- * A edge is "skip 0.identity 0->2" (its name, from where to where) or "boundary 2", the tensor
- * that goes into partition 2; "boundary 2:1" is the one that goes into its in-port 1.
+ * An edge is "skip 0.identity 0->2" (its name, from where to where) or "boundary 2", the tensor
+ * that goes into partition 2; "boundary 2:1" is the one that goes into its in-port 1. An edge with
+ * neither is "edge 0->2:1".
  */
 #include "graph/plan/internal.h"
 
@@ -22,8 +23,8 @@ enum { GRID_WIDTH = 160 };
 
 /* --- names of buffers ------------------------------------------------------------------------- */
 
-/* The number, or what stands for it, is told apart by what is before and behind it. */
-static void name_route(const gpp__edge *r, const char *before, const char *behind, FILE *out)
+/* `before` and `behind` enclose the part of the name that tells edges of a kind apart. */
+static void name_edge(const gpp__edge *r, const char *before, const char *behind, FILE *out)
 {
     if (r->name)
         fprintf(out, "skip%s%s %d->%d%s", before, r->name, r->from, r->to, behind);
@@ -39,7 +40,7 @@ static void name_buffer(const gpp__plan *plan, const gpp__buffer *b, const char 
                         const char *behind, FILE *out)
 {
     if (b->cls == GPP__EDGE)
-        name_route(&plan->edge[b->j], before, behind, out);
+        name_edge(&plan->edge[b->j], before, behind, out);
     else
         fprintf(out, "%s%s%d%s", gpp__class_name((gpp__class)b->cls), before, (int)b->j, behind);
 }
@@ -62,7 +63,7 @@ static int columns_of(const gpp__plan *plan, int kind)
     }
 }
 
-/* Partitions must be named where a device has more than one. */
+/* True: a device has several partitions, so cells must name theirs. */
 static bool shares_devices(const gpp__plan *plan)
 {
     for (int j = 0; j < plan->shape.partitions; j++)
@@ -82,7 +83,7 @@ static int cell_text(const gpp__task *t, bool partition, char out[32])
     return length;
 }
 
-/* Characters of a column: the longest cell and a blank. */
+/* Characters of a column: those of the longest cell, and a blank. */
 static int column_width(const gpp__plan *plan, bool partition)
 {
     gpp__task longest = {.i = plan->shape.micro_batches - 1, .j = plan->shape.partitions - 1};
@@ -90,7 +91,7 @@ static int column_width(const gpp__plan *plan, bool partition)
     return cell_text(&longest, partition, text) + 1;
 }
 
-/* @param span  columns it takes */
+/* @param span  columns that the task takes */
 static void draw_cell(char *row, int columns, int width, const gpp__task *t, int column, int span,
                       bool partition)
 {
@@ -246,10 +247,10 @@ static void text_task(const gpp__plan *plan, size_t k, FILE *out)
     fputc('\n', out);
 }
 
-static void text_route(const gpp__edge *r, int k, FILE *out)
+static void text_edge(const gpp__edge *r, int k, FILE *out)
 {
     fprintf(out, "%d ", k);
-    name_route(r, " ", "", out);
+    name_edge(r, " ", "", out);
     fprintf(out, ": partition %d port %d to", r->from, r->out_port);
     fprintf(out, " %d port %d", r->to, r->in_port);
     fprintf(out, " bytes %zu%s\n", r->bytes, r->grad ? " and a gradient" : "");
@@ -262,7 +263,7 @@ bool gpp__plan_text(const gpp__plan *plan, FILE *out)
         text_task(plan, k, out);
     fprintf(out, "%d edges\n", plan->edges);
     for (int r = 0; r < plan->edges; r++)
-        text_route(&plan->edge[r], r, out);
+        text_edge(&plan->edge[r], r, out);
     fprintf(out, "%zu buffers\n", plan->buffers);
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];

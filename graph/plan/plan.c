@@ -1,9 +1,9 @@
 /*
  * graph/plan/plan.c: a step as data, put together from its parts, and questions to a finished plan.
  *
- * Making one: the spec is checked and its edges are sorted by their ends; then the schedule's
- * table, its tasks in an order of submission (plan_order.c), what they access
- * (plan_access.c), which values share a buffer (plan_slots.c), and the buffers (plan_buffers.c).
+ * To make a plan, the spec is checked and its edges are sorted by their ends. Then come the
+ * schedule's table, its tasks in an order of submission (order.c), what they access (access.c),
+ * which items share a buffer (slots.c), and the buffers (buffers.c).
  */
 #include "graph/plan/internal.h"
 
@@ -25,7 +25,7 @@ static gpp_status complete_shape(gpp__plan_maker *p, gpp_error *err)
     return gpp__shape_check(&p->shape, err);
 }
 
-/* The shape the table is made for: the plan's own copy, with what the spec adds to it. */
+/* The plan's own copy of the shape, with what the spec adds to it. The table is made for that. */
 static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
 {
     p->shape = p->spec->shape;
@@ -67,7 +67,7 @@ static gpp_status check_home(const gpp__plan_maker *p, int j, gpp_error *err)
     return GPP_OK;
 }
 
-static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
+static gpp_status check_edge(const gpp__plan_maker *p, int r, gpp_error *err)
 {
     const gpp__edge *edge = &p->spec->edge[r];
     char name[64] = "";
@@ -87,17 +87,17 @@ static gpp_status check_route(const gpp__plan_maker *p, int r, gpp_error *err)
     return GPP_OK;
 }
 
-static gpp_status check_loan(const gpp__plan_maker *p, int k, gpp_error *err)
+static gpp_status check_fetch(const gpp__plan_maker *p, int k, gpp_error *err)
 {
-    const gpp__fetch *l = &p->spec->fetch[k];
+    const gpp__fetch *f = &p->spec->fetch[k];
     int least = k > 0 ? p->spec->fetch[k - 1].to : 0;
-    if (l->to < least || l->to > p->n)
+    if (f->to < least || f->to > p->n)
         return gpp__fail(err, GPP_EINVAL, "fetch %d goes to partition %d, expected %d ... %d", k,
-                         l->to, least, p->n);
-    if (l->in_port < 0 || l->in_port > UINT16_MAX || l->bytes == 0)
+                         f->to, least, p->n);
+    if (f->in_port < 0 || f->in_port > UINT16_MAX || f->bytes == 0)
         return gpp__fail(err, GPP_EINVAL,
                          "fetch %d has port %d and %zu bytes, expected 0 ... %d and some", k,
-                         l->in_port, l->bytes, UINT16_MAX);
+                         f->in_port, f->bytes, UINT16_MAX);
     return GPP_OK;
 }
 
@@ -110,20 +110,20 @@ static gpp_status check_spec(gpp__plan_maker *p, gpp_error *err)
                          "%d micro-batches of %d edges and %d partitions are too many values", p->m,
                          p->edges, p->n);
     p->pools = p->edges + 3 * p->n;
-    p->values = (2 * p->edges + 3 * p->n) * p->m;
+    p->items = (2 * p->edges + 3 * p->n) * p->m;
     for (int j = 0; j < p->n && status == GPP_OK; j++)
         status = check_home(p, j, err);
     for (int r = 0; r < p->edges && status == GPP_OK; r++)
-        status = check_route(p, r, err);
+        status = check_edge(p, r, err);
     if (p->spec->fetches < 0 || p->spec->fetches > INT32_MAX / p->m)
         return gpp__fail(err, GPP_EINVAL, "%d micro-batches of %d fetches are too many", p->m,
                          p->spec->fetches);
     for (int k = 0; k < p->spec->fetches && status == GPP_OK; k++)
-        status = check_loan(p, k, err);
+        status = check_fetch(p, k, err);
     return status;
 }
 
-static gpp_status take_loans(gpp__plan_maker *p, gpp_error *err)
+static gpp_status copy_fetches(gpp__plan_maker *p, gpp_error *err)
 {
     size_t count = (size_t)p->spec->fetches;
     p->plan->fetch = malloc((count + 1) * sizeof *p->plan->fetch);
@@ -137,8 +137,8 @@ static gpp_status take_loans(gpp__plan_maker *p, gpp_error *err)
 
 /* --- edges ------------------------------------------------------------------------------------ */
 
-/* Into one piece of memory, their names behind them. */
-static bool copy_routes(gpp__plan_maker *p)
+/* Copy the edges into one piece of memory, with their names behind them. */
+static bool copy_edges(gpp__plan_maker *p)
 {
     size_t count = (size_t)p->edges, size = count * sizeof *p->plan->edge + 1;
     for (size_t r = 0; r < count; r++)
@@ -165,8 +165,8 @@ static int end_of(const gpp__plan_maker *p, int r, bool to)
     return to ? p->plan->edge[r].to : p->plan->edge[r].from;
 }
 
-/* By counting. `first` is where a row ends until the row has been filled from its end. */
-static void sort_routes(const gpp__plan_maker *p, gpp__links *links, bool to)
+/* Sort by counting. `first` is the end of a row until the row has been filled from its end. */
+static void sort_edges(const gpp__plan_maker *p, gpp__links *links, bool to)
 {
     memset(links->first, 0, ((size_t)p->n + 2) * sizeof *links->first);
     for (int r = 0; r < p->edges; r++)
@@ -192,7 +192,7 @@ static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
     return GPP_OK;
 }
 
-/* What edges and homes mean for a partition. */
+/* Find reach, gate, learns and commits of all partitions. */
 static void find_roles(gpp__plan_maker *p)
 {
     for (int j = p->n - 1; j >= 0; j--) {
@@ -210,12 +210,12 @@ static void find_roles(gpp__plan_maker *p)
     }
 }
 
-static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
+static gpp_status take_edges(gpp__plan_maker *p, gpp_error *err)
 {
     size_t n = (size_t)p->n, edges = (size_t)p->edges;
     p->in.first = malloc((3 * n + 4 + 2 * edges) * sizeof *p->in.first);
     p->gate = calloc(3 * n, sizeof *p->gate);
-    if (!p->in.first || !p->gate || !copy_routes(p))
+    if (!p->in.first || !p->gate || !copy_edges(p))
         return gpp__fail(err, GPP_ENOMEM, "%d edges of %d partitions", p->edges, p->n);
     p->in.list = p->in.first + n + 2;
     p->out.first = p->in.list + edges;
@@ -223,8 +223,8 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
     p->reach = p->out.list + edges;
     p->learns = p->gate + n;
     p->commits = p->learns + n;
-    sort_routes(p, &p->in, true);
-    sort_routes(p, &p->out, false);
+    sort_edges(p, &p->in, true);
+    sort_edges(p, &p->out, false);
     gpp_status status = check_chain(p, err);
     if (status != GPP_OK)
         return status;
@@ -234,7 +234,7 @@ static gpp_status take_routes(gpp__plan_maker *p, gpp_error *err)
 
 /* --- the plan --------------------------------------------------------------------------------- */
 
-/* Room in the plan for the table's tasks. */
+/* Make room in the plan for the table's tasks. */
 static gpp_status make_room(gpp__plan_maker *p, gpp_error *err)
 {
     gpp__plan *plan = p->plan;
@@ -264,9 +264,9 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
     if (status == GPP_OK)
         status = check_spec(p, err);
     if (status == GPP_OK)
-        status = take_loans(p, err);
+        status = copy_fetches(p, err);
     if (status == GPP_OK)
-        status = take_routes(p, err);
+        status = take_edges(p, err);
     if (status == GPP_OK)
         status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
     if (status == GPP_OK)

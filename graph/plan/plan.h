@@ -3,12 +3,12 @@
  * buffers and bytes.
  *
  * Pure: nothing here runs. A plan is made from a schedule table and the sizes of the partitions'
- * data, is proven runnable (every device can go through its table with all data dependencies met),
- * assigns values to buffers (slots) from their live ranges, and knows each device's bytes before
- * anything is allocated.
+ * data. Making it proves that every device can go through its table with all data dependencies met.
+ * The plan gives each item that tasks hand to each other a buffer (a slot), by live ranges. So it
+ * knows the bytes of each device before anything is allocated.
  *
- * Slots: value Y may take the buffer of value X when every access to X happens before Y's writer
- * *in any execution*, that is by tables and data dependencies alone (checked with vector clocks).
+ * Slots: item Y may take the buffer of item X when every access to X happens before Y's writer *in
+ * any execution*, that is by tables and data dependencies alone (checked with vector clocks).
  * Sharing therefore never makes a task wait that would not have waited anyway.
  */
 #ifndef GPP_GRAPH_PLAN_H
@@ -20,86 +20,88 @@
 #include "codelets/tasks/role.h"
 #include "sched/table.h"
 
-/** What the data of partition j needs, in bytes; where micro-batches have two sizes, the larger's.
- */
+/** What the data of a partition needs, in bytes. Where micro-batches have two sizes, the larger one
+ * counts. */
 typedef struct gpp__stage_sizes {
-    size_t params; /* parameters and packed weights; of all partitions with the same home */
+    size_t params; /* parameters and packed weights; a home's are those of all its partitions */
     size_t grads, optimizer;
     size_t tape;     /* 0: none */
-    size_t partial;  /* of a micro-batch that is recomputed, from forward to backward; 0: nothing */
-    size_t deferred; /* of a micro-batch whose backward is split, from B to W; 0: nothing */
-    size_t scratch;  /* largest any of its tasks needs */
-    size_t stats;    /* of one micro-batch; 0: none */
-    int home;        /* partition that holds its parameters, gradients and optimizer state: itself,
-                       or the first of those on its device that share some */
-    bool trains;     /* has parameters that learn */
+    size_t partial;  /* partial tape of a micro-batch that is recomputed; 0: none */
+    size_t deferred; /* deferred gradients of a micro-batch whose backward is split; 0: none */
+    size_t scratch;  /* the most that a task of the partition needs */
+    size_t stats;    /* statistics of one micro-batch; 0: none */
+    int home;    /* the partition that holds its parameters, gradients and optimizer state: itself
+                    or, of the partitions on its device that share some, the first */
+    bool trains; /* has parameters that learn */
     bool may_fail;
 } gpp__stage_sizes;
 
 /**
- * A value on its way from one partition to another: one buffer a micro-batch from its producer to
- * its consumer; partitions between never see it. Boundaries are edges from j-1 to j, skips any
- * others, the model's outputs edges to `partitions`, the caller. The model's inputs are no edges:
- * they are the caller's memory, and where a device cannot reach that, fetches.
+ * A value that goes from one partition to another: a micro-batch has one buffer from the producer
+ * to the consumer, and partitions between them never see it. Edges from j-1 to j are boundaries,
+ * edges to `partitions`, the caller, are outputs of the model, and all others are skips. The
+ * model's inputs are no edges: they are the caller's memory or, where a device cannot reach that,
+ * fetches.
  */
 typedef struct gpp__edge {
     int from, to;          /* from < to <= partitions */
-    int out_port, in_port; /* which of the producer's out-ports and the consumer's in-ports it is;
-                              in_port of an output of the model: which one */
+    int out_port, in_port; /* of the producer and of the consumer; the in_port of an output of the
+                              model is its number */
     size_t bytes;          /* > 0 */
-    bool grad;             /* a gradient comes back, as large */
-    bool backward_reads_out, recompute_reads_out; /* at the producer; a W reads what a backward */
-    bool backward_reads_in, recompute_reads_in;   /* at the consumer; does */
-    const char *name; /* of a skip, for pictures; NULL: a boundary's. The plan copies it */
+    bool grad;             /* a gradient of the same size comes back */
+    bool backward_reads_out, recompute_reads_out; /* at the producer; W's read like backwards */
+    bool backward_reads_in, recompute_reads_in;   /* at the consumer, alike */
+    const char *name; /* of a skip, for pictures; NULL: it has none. The plan copies the name */
 } gpp__edge;
 
-/** A tensor of the caller's that a partition reads on a device which has to fetch it. Each piece
- * has a buffer of its own, fetched before the first task that reads it and kept for the others. */
+/** A tensor of the caller's that a partition's device has to fetch. Each piece has a buffer of its
+ * own, which is filled before the first task that reads the piece and stays for the others. */
 typedef struct gpp__fetch {
-    int to;       /* partition; `partitions`: losses and seeds */
-    int in_port;  /* of the partition; of losses and seeds a gpp__end_port */
-    size_t bytes; /* > 0; of a micro-batch, or of all of it */
+    int to;       /* a partition; `partitions`: losses and seeds */
+    int in_port;  /* of the partition; for losses and seeds a gpp__end_port */
+    size_t bytes; /* > 0; of a micro-batch, or of the whole tensor */
     bool whole;   /* every micro-batch reads all of it */
     bool backward_reads, recompute_reads;
 } gpp__fetch;
 
 typedef struct gpp__plan_spec {
-    gpp__step_shape shape; /* `trains` is taken from the stages; ascending and split backwards are
-                              the step's if it, or the schedule, has them */
+    gpp__step_shape shape; /* `trains` comes from the stages. Backwards are ascending, or split, if
+                              the shape or the schedule says so */
     const gpp__schedule *schedule;
     const gpp__stage_sizes *stage; /* [partitions] */
-    const gpp__edge *edge;         /* [edges] every partition but the last has one to the next; the
-                                      last one to the caller */
+    const gpp__edge *edge; /* [edges] every partition has one to the next, the last partition one to
+                              the caller */
     int edges;
     const gpp__fetch *fetch; /* [fetches] by ascending partition */
     int fetches;
     const int *node_of; /* [devices] memory node; NULL: all share one */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
-                   0: any */
-    bool wait_for_all;   /* U's wait for the step's last backward (something may fail) */
-    bool accumulate;     /* gradients are added to those at hand */
+                   0: any number */
+    bool wait_for_all;   /* U's wait for the step's last backward, since something may fail */
+    bool accumulate;     /* gradients are added to those that are there */
     bool statistics;     /* forwards write their partition's statistics */
     size_t norms;        /* with shape.norms: bytes of all sums of squares; may be 0 */
-    size_t loss_scratch; /* largest any L needs; 0: none */
-    bool backup; /* U's save what they change, with bytes params + optimizer (class BACKUP) */
+    size_t loss_scratch; /* the most that an L needs; 0: nothing */
+    bool backup;         /* U's save what they change, params + optimizer bytes (class BACKUP) */
 } gpp__plan_spec;
 
+/** What a buffer is for, and whose it is. */
 typedef enum gpp__class {
-    GPP__PARAMS,
-    GPP__GRADS,
-    GPP__OPTIMIZER, /* one of each partition, kept between steps */
+    GPP__PARAMS,    /* of home j; lasts from step to step */
+    GPP__GRADS,     /* alike */
+    GPP__OPTIMIZER, /* alike */
     GPP__EDGE,      /* of edge j: activations and their gradients */
-    GPP__TAPE,
-    GPP__PARTIAL,
-    GPP__DEFERRED, /* of partition j */
-    GPP__SCRATCH,  /* of partition j; of device j */
-    GPP__STATS,    /* of partition j: a record of each micro-batch */
-    GPP__BACKUP, /* of partition j's home: parameters, then optimizer state, as before the update */
-    GPP__LOSSES,
-    GPP__NORMS,
-    GPP__GATE,     /* one value each; with split backwards a gate of each device */
-    GPP__FETCHED,  /* of fetch j: what a device has fetched of it; slot i is micro-batch i's */
-    GPP__UNPACKED, /* of device j: gradients that somebody looks at; of no plan */
+    GPP__TAPE,      /* of partition j */
+    GPP__PARTIAL,   /* of partition j: partial tapes */
+    GPP__DEFERRED,  /* of partition j: deferred gradients */
+    GPP__SCRATCH,   /* of device j */
+    GPP__STATS,     /* of partition j: a record of each micro-batch */
+    GPP__BACKUP,    /* of home j: parameters, then optimizer state, before the update */
+    GPP__LOSSES,    /* the only one: the loss of each micro-batch */
+    GPP__NORMS,     /* the only one: sums of squares of all partitions */
+    GPP__GATE,      /* the only one, or one of device j with split backwards: it carries an order */
+    GPP__FETCHED,   /* of fetch j; slot i is micro-batch i's */
+    GPP__UNPACKED,  /* of device j: gradients in the caller's layout; no plan has such buffers */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
@@ -109,22 +111,23 @@ typedef struct gpp__buffer {
     uint8_t cls;
     int32_t j, slot;
     int32_t device; /* to which its bytes count */
-    int32_t other;  /* device that holds a second copy when its memory node differs, else -1 */
+    int32_t other;  /* the device on another memory node that holds a second copy; -1: none */
     size_t bytes;
 } gpp__buffer;
 
 typedef struct gpp__task {
     uint8_t kind;
-    bool checkpointed; /* F whose tape is not kept */
-    bool first;        /* B, or W where its partition has some, that is its partition's first, and
-                          gradients are not accumulated: it assigns them instead of adding */
+    bool checkpointed; /* an F that writes no tape, since an R follows */
+    bool first;        /* the partition's first task that writes gradients of parameters: it assigns
+                          them instead of adding to them. Never set when gradients accumulate */
     int32_t i, j, device;
     int32_t order; /* position in its device's table */
-    int32_t clock; /* clock cycle of GPipe's lockstep picture: i+j for F, counted on through the
-                      backward; W's after all of them */
+    int32_t clock; /* cycle of GPipe's lockstep picture: i+j for an F, counted on through the
+                      backwards; all W's come after them */
     int32_t access_count, needs;
-    gpp__access *access; /* [access_count] in the plan's */
-    const int32_t *need; /* [needs] in the plan's: the tasks that must be done before this one */
+    gpp__access *access; /* [access_count] points into plan->access */
+    const int32_t
+        *need; /* [needs] points into plan->need: tasks that must be done before this one */
 } gpp__task;
 
 typedef struct gpp__plan {
@@ -136,16 +139,16 @@ typedef struct gpp__plan {
     size_t *count;       /* [devices] */
     int32_t **table;     /* [devices][count] task indices in order of execution */
     gpp__access *access; /* of all tasks */
-    int32_t *need;       /* of all tasks: what the runtime enforces by data, because a buffer is
-                            handed on or both tasks are on one device. A need that follows from
-                            others and from the tables may be missing; one may be there twice */
+    int32_t *need;       /* of all tasks: the runtime enforces these needs by data, because a buffer
+                            is handed on or both tasks are on one device. A need that follows from
+                            others and from the tables may be missing; a need may be there twice */
     size_t buffers;
     gpp__buffer *buffer;
     int edges;
     gpp__edge *edge;
     int fetches;
     gpp__fetch *fetch;
-    size_t *bytes; /* [devices] planned peak */
+    size_t *bytes; /* [devices] of all buffers, which is the planned peak */
 } gpp__plan;
 
 /** @return GPP_OK, GPP_EINVAL (the table cannot run: the message names the first task that waits
@@ -154,14 +157,14 @@ gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error
 void gpp__plan_free(gpp__plan *plan);
 
 /**
- * End of the last task when each task takes ms[task] and starts as soon as its device and its data
- * are free: the longest path through tables and data dependencies.
- * @param start  [tasks] out: when each starts; may be NULL
+ * The longest path through tables and data: when the last task ends if each task takes ms[task] and
+ * starts as soon as its device is free and its data is there.
+ * @param start  [tasks] out: when each task starts; may be NULL
  */
 gpp_status gpp__plan_makespan(const gpp__plan *plan, const double ms[], double start[], double *end,
                               gpp_error *err);
 
-/* Pictures (plan_draw.c). Written to `out`; false on a write error. */
+/* Pictures (draw.c), written to `out`. False: a write error. */
 bool gpp__plan_grid(const gpp__plan *plan, FILE *out);
 bool gpp__plan_dot(const gpp__plan *plan, FILE *out);
 bool gpp__plan_text(const gpp__plan *plan, FILE *out);

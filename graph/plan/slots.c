@@ -1,23 +1,23 @@
 /*
- * graph/plan/slots.c: which values share a buffer, as registers are shared after live ranges.
+ * graph/plan/slots.c: which items share a buffer, as registers are shared by live ranges.
  *
- * Value Y may take the slot of value X of its pool when every access to X happens before Y's writer
- * in any execution. "Happens before" is the order that tables and data alone enforce, known from
- * vector clocks (Fidge 1988, Mattern 1989): a device's clock says, for each device, how far down
- * that device's table everything is certainly done; a task that needs another device's task takes
- * over the clock that task had. Then
+ * Item Y may take the slot of item X of its pool when every access to X happens before Y's writer
+ * in any execution. "Happens before" is the order that tables and data alone enforce. Vector clocks
+ * (Fidge 1988, Mattern 1989) tell it: a device's clock says, for each device, how many tasks of
+ * that device's table are certainly done. A task that needs another device's task takes over the
+ * clock that task had. Then
  *
  *     x happens before the task now running on device d   <=>   x.order <= clock[d][x.device]
  *
  * Sharing makes no task wait that would not have waited anyway. Tasks are visited in an order of
  * submission, of which "happens before" is a part, so all accesses to X are submitted before Y's
- * writer: the runtime, which infers dependencies from the order of submission, gets them right.
+ * writer. The runtime infers dependencies from the order of submission, so it gets them right.
  *
- * The values of a pool are accessed on at most two devices ("sides"). Once a value's last access on
- * a side has been passed, whether a later writer on that side may have its slot depends on a single
- * number: how far the other side must be known to have come. So each side keeps these slots in a
- * heap by that number; the lowest fits or none does. O(tasks · log tasks), and O(devices) for each
- * time data crosses devices.
+ * At most two devices access the items of a pool: its "sides". Once an item's last access on a side
+ * is done, a single number decides whether a later writer on that side may have its slot: how much
+ * of the other side's table must be known to be done. So each side keeps these slots in a heap by
+ * that number; the lowest fits or none does. O(tasks · log tasks), and O(devices) for each time
+ * that data goes from device to device.
  */
 #include "graph/plan/internal.h"
 
@@ -30,21 +30,23 @@
 typedef struct slot_pool {
     int device[2], sides;
     int32_t slots;
-    size_t occupants;  /* where its slots' values are in slotter.occupant */
-    gpp__heap heap[2]; /* slots without further access on this side, by the other's last + 1 */
+    size_t occupants;  /* where slotter.occupant has the items of its slots */
+    gpp__heap heap[2]; /* slots that this side does not access again; the key is the position of the
+                          last access on the other side, plus 1 */
 } slot_pool;
 
 typedef struct slotter {
     gpp__plan_maker *p;
-    slot_pool *pool;    /* [pools] */
-    int32_t (*last)[2]; /* [values] a value's last access on each side, in table order; -1 */
-    int32_t *occupant;  /* [values] value that has a slot */
-    int32_t *clock;     /* [devices][devices] */
-    int32_t *askers;    /* [tasks] tasks of other devices that will ask for its clock */
-    int32_t *stamp;     /* [tasks] where that clock is kept, in units of `devices`; -1 */
-    int32_t *kept;      /* clocks kept, [kept_room][devices] */
-    int32_t *unused;    /* [kept_room] stack of free places in kept */
-    size_t kept_room, unused_count;
+    slot_pool *pool; /* [pools] */
+    int32_t (
+        *last)[2];     /* [items] position of the last access in the table of each side; -1: none */
+    int32_t *occupant; /* [items] by slot: the item that has it */
+    int32_t *clock;    /* [devices][devices] */
+    int32_t *askers;   /* [tasks] tasks of other devices that will still ask for the task's clock */
+    int32_t *stamp;    /* [tasks] the row of `saved` that has the task's clock */
+    int32_t *saved;    /* [saved_room][devices] clocks of tasks that others will ask for */
+    int32_t *unused;   /* [saved_room] stack of free rows of `saved` */
+    size_t saved_room, unused_count;
 } slotter;
 
 /* --- pools ------------------------------------------------------------------------------------ */
@@ -54,8 +56,8 @@ static int side_of(const slot_pool *pool, int device)
     return device == pool->device[0] ? 0 : 1;
 }
 
-/* True when a edge's activations are still wanted after all forwards. */
-static bool route_lasts(const gpp__plan_maker *p, const gpp__edge *r)
+/* True: an edge's activations are still read after all forwards. */
+static bool edge_lasts(const gpp__plan_maker *p, const gpp__edge *r)
 {
     bool recomputes = p->shape.checkpointed > 0;
     bool at_producer = r->backward_reads_out || (recomputes && r->recompute_reads_out);
@@ -63,17 +65,17 @@ static bool route_lasts(const gpp__plan_maker *p, const gpp__edge *r)
     return at_producer || (r->to < p->n && at_consumer);
 }
 
-/* Between a forward and the backward that is planned apart from it, activation i is in slot i, and
- * tapes, and what is kept, in the order of the micro-batches: both plans know without knowing each
- * other. -1: a value that does not outlive its plan. */
-static int32_t fixed_slot(const gpp__plan_maker *p, int32_t value)
+/* The slot of an item that passes from a forward to a backward that is planned apart: slot i for
+ * activation i; tapes and partial tapes are in the order of the micro-batches. So both plans agree
+ * without knowing each other. -1: the item does not outlive its plan. */
+static int32_t fixed_slot(const gpp__plan_maker *p, int32_t item)
 {
-    int row = value / p->m, i = value % p->m, c = p->shape.checkpointed, j = row - 2 * p->edges;
+    int row = item / p->m, i = item % p->m, c = p->shape.checkpointed, j = row - 2 * p->edges;
     if (!gpp__plan_is_half(p))
         return -1;
     if (row < p->edges)
-        return route_lasts(p, &p->plan->edge[row]) ? i : -1;
-    if (j >= 2 * p->n) /* held, for a W of the same plan */
+        return edge_lasts(p, &p->plan->edge[row]) ? i : -1;
+    if (j >= 2 * p->n) /* deferred gradients are for a W of the same plan */
         return -1;
     if (j >= p->n)
         return i < c && p->spec->stage[j - p->n].partial > 0 ? i : -1;
@@ -99,11 +101,11 @@ static void find_last_accesses(slotter *s)
     for (size_t k = 0; k < s->p->plan->tasks; k++) {
         const gpp__task *t = &s->p->plan->task[k];
         for (int a = 0; a < t->access_count; a++) {
-            int32_t value = t->access[a].buffer;
-            if (!gpp__role_is_value(t->access[a].role))
+            int32_t item = t->access[a].buffer;
+            if (!gpp__role_is_item(t->access[a].role))
                 continue;
-            const slot_pool *pool = &s->pool[gpp__value_pool(s->p, value)];
-            s->last[value][side_of(pool, t->device)] = t->order;
+            const slot_pool *pool = &s->pool[gpp__item_pool(s->p, item)];
+            s->last[item][side_of(pool, t->device)] = t->order;
         }
     }
 }
@@ -125,7 +127,7 @@ static void count_askers(slotter *s)
     }
 }
 
-/* The clocks of the tasks that task k needs become part of its device's. */
+/* Take over the clocks of the tasks that `t` needs. */
 static void take_clocks(slotter *s, const gpp__task *t)
 {
     size_t devices = (size_t)s->p->shape.devices;
@@ -135,7 +137,7 @@ static void take_clocks(slotter *s, const gpp__task *t)
         const gpp__task *needed = &s->p->plan->task[need[a]];
         if (needed->device == t->device)
             continue;
-        const int32_t *theirs = s->kept + (size_t)s->stamp[need[a]] * devices;
+        const int32_t *theirs = s->saved + (size_t)s->stamp[need[a]] * devices;
         if (own[needed->device] < needed->order)
             for (size_t d = 0; d < devices; d++)
                 own[d] = theirs[d] > own[d] ? theirs[d] : own[d];
@@ -146,22 +148,22 @@ static void take_clocks(slotter *s, const gpp__task *t)
 
 static bool more_room(slotter *s)
 {
-    size_t devices = (size_t)s->p->shape.devices, room = 2 * s->kept_room + 16;
-    int32_t *kept = realloc(s->kept, room * devices * sizeof *kept);
-    if (!kept)
+    size_t devices = (size_t)s->p->shape.devices, room = 2 * s->saved_room + 16;
+    int32_t *saved = realloc(s->saved, room * devices * sizeof *saved);
+    if (!saved)
         return false;
-    s->kept = kept;
+    s->saved = saved;
     int32_t *unused = realloc(s->unused, room * sizeof *unused);
     if (!unused)
         return false;
     s->unused = unused;
-    for (; s->kept_room < room; s->kept_room++)
-        s->unused[s->unused_count++] = (int32_t)s->kept_room;
+    for (; s->saved_room < room; s->saved_room++)
+        s->unused[s->unused_count++] = (int32_t)s->saved_room;
     return true;
 }
 
-/* Task k is done as far as its device is concerned; others may ask for the clock it had. */
-static bool keep_clock(slotter *s, size_t k)
+/* Task k is done. Save the clock of its device if other devices will ask for it. */
+static bool save_clock(slotter *s, size_t k)
 {
     size_t devices = (size_t)s->p->shape.devices;
     const gpp__task *t = &s->p->plan->task[k];
@@ -172,33 +174,33 @@ static bool keep_clock(slotter *s, size_t k)
     if (s->unused_count == 0 && !more_room(s))
         return false;
     s->stamp[k] = s->unused[--s->unused_count];
-    memcpy(s->kept + (size_t)s->stamp[k] * devices, own, devices * sizeof *own);
+    memcpy(s->saved + (size_t)s->stamp[k] * devices, own, devices * sizeof *own);
     return true;
 }
 
 /* --- slots ------------------------------------------------------------------------------------ */
 
-/* On this side nothing accesses `value` any more. */
-static bool leave_side(slotter *s, int32_t value, int side)
+/* Nothing on this side accesses `item` again. */
+static bool leave_side(slotter *s, int32_t item, int side)
 {
-    slot_pool *pool = &s->pool[gpp__value_pool(s->p, value)];
-    int32_t other = pool->sides == 2 ? s->last[value][1 - side] : -1;
-    gpp__heap_item item = {(uint64_t)(other + 1), s->p->slot[value], value};
-    return gpp__heap_push(&pool->heap[side], item);
+    slot_pool *pool = &s->pool[gpp__item_pool(s->p, item)];
+    int32_t other = pool->sides == 2 ? s->last[item][1 - side] : -1;
+    gpp__heap_item left = {(uint64_t)(other + 1), s->p->slot[item], item};
+    return gpp__heap_push(&pool->heap[side], left);
 }
 
-/* `value` has got its slot; a side that never accesses it has left it from the start. */
-static bool occupy(slotter *s, int32_t value)
+/* `item` has its slot now. A side that never accesses it leaves it at once. */
+static bool occupy(slotter *s, int32_t item)
 {
-    slot_pool *pool = &s->pool[gpp__value_pool(s->p, value)];
-    s->occupant[pool->occupants + (size_t)s->p->slot[value]] = value;
+    slot_pool *pool = &s->pool[gpp__item_pool(s->p, item)];
+    s->occupant[pool->occupants + (size_t)s->p->slot[item]] = item;
     for (int side = 0; side < pool->sides; side++)
-        if (s->last[value][side] < 0 && !leave_side(s, value, side))
+        if (s->last[item][side] < 0 && !leave_side(s, item, side))
             return false;
     return true;
 }
 
-/* A slot for the value that a task on `device` is about to write. */
+/* Take a slot for the item that a task on `device` is about to write. */
 static int32_t take_slot(slotter *s, slot_pool *pool, int device)
 {
     int side = side_of(pool, device);
@@ -218,18 +220,18 @@ static int32_t take_slot(slotter *s, slot_pool *pool, int device)
     return pool->slots++;
 }
 
-/* The slots of values that outlive this plan or are left from an earlier one. */
+/* Give fixed slots to items that outlive this plan or come from an earlier one. */
 static bool occupy_fixed(slotter *s)
 {
-    for (int32_t value = 0; value < s->p->values; value++) {
-        int32_t slot = fixed_slot(s->p, value);
-        slot_pool *pool = &s->pool[gpp__value_pool(s->p, value)];
-        s->p->slot[value] = slot;
+    for (int32_t item = 0; item < s->p->items; item++) {
+        int32_t slot = fixed_slot(s->p, item);
+        slot_pool *pool = &s->pool[gpp__item_pool(s->p, item)];
+        s->p->slot[item] = slot;
         if (slot < 0)
             continue;
         if (pool->slots <= slot)
             pool->slots = slot + 1;
-        if (!s->p->shape.keep && !occupy(s, value))
+        if (!s->p->shape.keep && !occupy(s, item))
             return false;
     }
     return true;
@@ -241,28 +243,28 @@ static bool visit(slotter *s, size_t k)
     const gpp__task *t = &p->plan->task[k];
     take_clocks(s, t);
     for (int a = 0; a < t->access_count; a++) {
-        int32_t value = t->access[a].buffer;
-        if (!gpp__role_is_value(t->access[a].role) || t->access[a].mode != GPP__WRITE ||
-            p->slot[value] >= 0)
+        int32_t item = t->access[a].buffer;
+        if (!gpp__role_is_item(t->access[a].role) || t->access[a].mode != GPP__WRITE ||
+            p->slot[item] >= 0)
             continue;
-        p->slot[value] = take_slot(s, &s->pool[gpp__value_pool(p, value)], t->device);
-        if (!occupy(s, value))
+        p->slot[item] = take_slot(s, &s->pool[gpp__item_pool(p, item)], t->device);
+        if (!occupy(s, item))
             return false;
     }
     for (int a = 0; a < t->access_count; a++) {
-        int32_t value = t->access[a].buffer;
-        if (!gpp__role_is_value(t->access[a].role) || (p->shape.keep && fixed_slot(p, value) >= 0))
+        int32_t item = t->access[a].buffer;
+        if (!gpp__role_is_item(t->access[a].role) || (p->shape.keep && fixed_slot(p, item) >= 0))
             continue;
-        int side = side_of(&s->pool[gpp__value_pool(p, value)], t->device);
-        if (s->last[value][side] == t->order && !leave_side(s, value, side))
+        int side = side_of(&s->pool[gpp__item_pool(p, item)], t->device);
+        if (s->last[item][side] == t->order && !leave_side(s, item, side))
             return false;
     }
-    return keep_clock(s, k);
+    return save_clock(s, k);
 }
 
 static bool visit_all(slotter *s)
 {
-    memset(s->last, -1, (size_t)s->p->values * sizeof *s->last);
+    memset(s->last, -1, (size_t)s->p->items * sizeof *s->last);
     make_pools(s);
     find_last_accesses(s);
     count_askers(s);
@@ -283,11 +285,11 @@ static bool slotter_init(slotter *s)
     if (!gpp__mul(devices, devices, &clocks))
         return false;
     s->pool = calloc((size_t)p->pools, sizeof *s->pool);
-    s->last = malloc((size_t)p->values * sizeof *s->last);
-    s->occupant = malloc((size_t)p->values * sizeof *s->occupant);
+    s->last = malloc((size_t)p->items * sizeof *s->last);
+    s->occupant = malloc((size_t)p->items * sizeof *s->occupant);
     s->clock = malloc(clocks * sizeof *s->clock);
     s->askers = calloc(2 * tasks + 1, sizeof *s->askers);
-    p->slot = malloc((size_t)p->values * sizeof *p->slot);
+    p->slot = malloc((size_t)p->items * sizeof *p->slot);
     p->pool_slots = calloc((size_t)p->pools, sizeof *p->pool_slots);
     if (!s->pool || !s->last || !s->occupant || !s->clock || !s->askers || !p->slot ||
         !p->pool_slots)
@@ -306,7 +308,7 @@ gpp_status gpp__plan_slots(gpp__plan_maker *p, gpp_error *err)
         gpp__heap_release(&s.pool[k].heap[1]);
     }
     free(s.unused);
-    free(s.kept);
+    free(s.saved);
     free(s.askers);
     free(s.clock);
     free(s.occupant);

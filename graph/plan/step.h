@@ -50,7 +50,7 @@ gpp_status gpp__step_plan_only(gpp__plan **plan, gpp__program_cache *cache,
                                const gpp__plan_choice *choice, unsigned flags,
                                const gpp__batch *rows, gpp_error *err);
 
-/* --- for the files of this folder -------------------------------------------------------------- */
+/* --- for the files of this folder ------------------------------------------------------------- */
 
 /** A plan over given programs, of a step of `m` micro-batches. */
 gpp_status gpp__plan_programs(const gpp__recipe *recipe, const gpp__plan_choice *choice,
