@@ -12,8 +12,8 @@
 
 static const char description[] =
     "Runs what each FILE describes (a layer, a loss, an optimizer or a whole model, in the format\n"
-    "of the reference vectors) and compares every result with the file's. The error of an array\n"
-    "is the largest difference, relative to the largest value that is expected.\n"
+    "of the reference vectors) and compares every result with that in the file. The error of an\n"
+    "array is its largest difference, divided by the largest expected value.\n"
     "\n"
     "Exit status: 0 all results agree; 1 some do not, or a file cannot be run; 2 wrong usage.\n";
 
@@ -345,10 +345,13 @@ static int run(int argc, char *argv[])
     int first;
     const tool_option own[] = {
         {NULL, TOOL_TITLE, NULL, NULL, "Comparison:", 0, 0},
-        {"tolerance", TOOL_REAL, &how.tolerance, "E", "largest error that is fine (1e-5)", 0, 1e30},
+        {"tolerance", TOOL_REAL, &how.tolerance, "E", "largest error that passes (1e-5)", 0, 1e30},
         {"verbose", TOOL_SWITCH, &how.verbose, NULL,
-         "every array's error, as for a single FILE; else\nonly those that fail", 0, 0},
-        {"json", TOOL_SWITCH, &how.json, NULL, "an array of objects, one for each file", 0, 0},
+         "list every array's error, as for a single FILE;\n"
+         "otherwise only those that fail",
+         0, 0},
+        {"json", TOOL_SWITCH, &how.json, NULL, "print an array of JSON objects, one for each file",
+         0, 0},
         {NULL, TOOL_TITLE, NULL, NULL,
          "Instead of what the file says (of files without a pipe, chunks and checkpoint only):", 0,
          0},
@@ -372,5 +375,5 @@ static int run(int argc, char *argv[])
 }
 
 const tool_command tool_check = {"check", "[OPTION]... FILE...",
-                                 "Compare with reference results, from PyTorch say", description,
+                                 "Compare with reference results, such as PyTorch's", description,
                                  run};

@@ -18,7 +18,7 @@ enum { MOST_DEVICES = 64 };
 
 static const char description[] =
     "Says which library this is, its limits, its layers, and the devices that a pipe gets on this\n"
-    "machine when none are named: the cores this process may use, shared out.\n";
+    "machine when none are named: each its share of the cores that this process may use.\n";
 
 typedef struct fact {
     const char *name, *what;
@@ -156,7 +156,7 @@ static int run(int argc, char *argv[])
     int first;
     const tool_option own[] = {
         {NULL, TOOL_TITLE, NULL, NULL, "Form:", 0, 0},
-        {"json", TOOL_SWITCH, &json, NULL, "an object", 0, 0},
+        {"json", TOOL_SWITCH, &json, NULL, "print a JSON object", 0, 0},
         {0},
     };
     int status =

@@ -9,9 +9,9 @@
 
 static const char description[] =
     "Lists the layers of a model: operator, shape of one output sample, parameters, millions of\n"
-    "floating-point operations of a forward of one sample. With a pipe, or one of --grid, --dot\n"
-    "and --plan, it is cut as the options say, and the training step of --batch rows is planned:\n"
-    "memory of each device, and the picture.\n";
+    "floating-point operations of a forward of one sample. With options of a pipe, or one of\n"
+    "--grid, --dot and --plan, the model is cut and the training step of --batch rows is planned:\n"
+    "the memory of each device, and the picture.\n";
 
 typedef struct settings {
     const char *model, *file, *loss, *optimizer;
@@ -206,20 +206,22 @@ static int parse(settings *how, int argc, char *argv[])
         {"model", TOOL_WORD, &how->model, "TEXT", "layers, such as \"linear out=8; relu\"", 0, 0},
         {"model-file", TOOL_WORD, &how->file, "FILE", "file with that text, - for stdin", 0, 0},
         {"input", TOOL_WORDS, &how->input, "SHAPE",
-         "of one sample, such as 3,32,32 or i64:128;\nrepeated for several inputs", 0, 0},
+         "shape of one sample, such as 3,32,32 or i64:128;\n"
+         "repeat it for several inputs",
+         0, 0},
         {"batch", TOOL_WHOLE, &how->batch, "B", "rows of the mini-batch that is planned (32)", 0,
          1e12},
-        {"loss", TOOL_WORD, &how->loss, "SPEC", "of the step; else it begins with a gradient", 0,
-         0},
-        {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "of the step; else it has no updates", 0,
-         0},
+        {"loss", TOOL_WORD, &how->loss, "SPEC",
+         "loss of the step; without, it begins with gradients", 0, 0},
+        {"optimizer", TOOL_WORD, &how->optimizer, "SPEC",
+         "optimizer of the step; without, there is no update", 0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "What to show instead of the table:", 0, 0},
         {"grid", TOOL_SWITCH, &how->grid, NULL, "the schedule: devices down, time across", 0, 0},
         {"dot", TOOL_SWITCH, &how->dot, NULL, "the task graph, for Graphviz", 0, 0},
-        {"plan", TOOL_SWITCH, &how->plan, NULL, "tasks and buffers, a line each", 0, 0},
-        {"memory", TOOL_SWITCH, &how->memory, NULL, "besides the table, the memory of one device",
-         0, 0},
-        {"json", TOOL_SWITCH, &how->json, NULL, "the table as an object", 0, 0},
+        {"plan", TOOL_SWITCH, &how->plan, NULL, "tasks and buffers, one a line", 0, 0},
+        {"memory", TOOL_SWITCH, &how->memory, NULL,
+         "also the memory of one device, below the table", 0, 0},
+        {"json", TOOL_SWITCH, &how->json, NULL, "the table as a JSON object", 0, 0},
         {0},
     };
     tool_option pipe[TOOL_PIPE_OPTIONS];

@@ -10,12 +10,12 @@
 
 static const char description[] =
     "Predicts the training step of a mini-batch of --batch rows and searches for the fastest pipe\n"
-    "that fits: partitions, where to cut, micro-batches, what to recompute. What is said of the\n"
-    "pipe (--partitions, --balance, --chunks, --checkpoint) is not searched. With --pipe that "
-    "pipe\n"
-    "alone is predicted. Times are those of profiles: given ones (\"gridpipe profile --save\"), "
-    "and\n"
-    "where these lack rows or cores, some that are taken now, when nothing else should run.\n";
+    "that fits: partitions, where to cut, micro-batches, what to recompute. What options say of "
+    "the\n"
+    "pipe (--partitions, --balance, --chunks, --checkpoint) is not searched. With --pipe only "
+    "that\n"
+    "pipe is predicted. Times are from profiles: given ones (\"gridpipe profile --save\"), and,\n"
+    "where these lack rows or cores, profiles that are taken now, while nothing else should run.\n";
 
 /* --- profiles and pipes ----------------------------------------------------------------------- */
 
@@ -302,16 +302,16 @@ static int work(const plan_settings *how, const int node[])
 static void reword(tool_option table[TOOL_PIPE_OPTIONS])
 {
     static const char *const words[][2] = {
-        {"partitions", "so many, instead of any number of devices"},
+        {"partitions", "this many, instead of any number of devices"},
         {"balance", "layers of each partition; cuts are not searched then"},
-        {"chunks", "so many, instead of any number of micro-batches"},
+        {"chunks", "this many, instead of any number of micro-batches"},
         {"checkpoint", "always, except_last, never or budget, instead of any"},
-        {"activation-limit", "that a partition may keep for its backwards, with\n--checkpoint "
-                             "budget (what --memory-limit leaves)"},
-        {"budget-profile", "times, of gridpipe profile, by which the budget of a\n--pipe is used "
-                           "(a guess from sizes)"},
-        {"devices", "in quotes: 'cpu:0;cpu:1'; pipes of fewer partitions\nuse the first ones "
-                    "(cores shared out)"},
+        {"activation-limit", "bytes that a partition may keep for its backwards,\n"
+                             "with --checkpoint budget (what --memory-limit leaves)"},
+        {"budget-profile", "times of gridpipe profile, which decide what the\nbudget of a --pipe "
+                           "keeps (a guess from sizes)"},
+        {"devices", "in quotes: 'cpu:0;cpu:1'; pipes of fewer partitions\n"
+                    "use the first ones (each its share of the cores)"},
         {"pipe", "predict this pipe and search nothing:\n\"balance=3,3 chunks=4 "
                  "checkpoint=never\""},
     };
@@ -352,46 +352,52 @@ static int parse(plan_settings *how, int argc, char *argv[])
         {"model", TOOL_WORD, &how->model, "TEXT", "layers, such as \"linear out=8; relu\"", 0, 0},
         {"model-file", TOOL_WORD, &how->file, "FILE", "file with that text, - for stdin", 0, 0},
         {"input", TOOL_WORDS, &how->input, "SHAPE",
-         "of one sample, such as 3,32,32 or i64:128;\nrepeated for several inputs", 0, 0},
+         "shape of one sample, such as 3,32,32 or i64:128;\n"
+         "repeat it for several inputs",
+         0, 0},
         {"batch", TOOL_WHOLE, &how->batch, "B", "rows of the mini-batch", 1, 1e12},
-        {"loss", TOOL_WORD, &how->loss, "SPEC", "of the step; else it begins with a gradient", 0,
-         0},
-        {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "of the step; else it has no updates", 0,
-         0},
+        {"loss", TOOL_WORD, &how->loss, "SPEC",
+         "loss of the step; without, it begins with gradients", 0, 0},
+        {"optimizer", TOOL_WORD, &how->optimizer, "SPEC",
+         "optimizer of the step; without, there is no update", 0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "What it is predicted from:", 0, 0},
         {"profile", TOOL_WORDS, &how->profile, "FILE",
-         "of this model, from gridpipe profile, or a folder of\nsuch (*.profile); repeated for "
-         "more",
+         "profile of this model, from gridpipe profile, or a\n"
+         "folder of them (*.profile); repeat it for more",
          0, TOOL_WORDS_MOST},
         {"save-profiles", TOOL_WORD, &how->save_profiles, "FOLDER",
-         "keep those that are taken now there", 0, 0},
-        {"timeout", TOOL_REAL, &how->timeout, "MS", "of each profile that is taken now (1000)", 0,
-         1e9},
+         "save profiles that are taken now in this folder", 0, 0},
+        {"timeout", TOOL_REAL, &how->timeout, "MS",
+         "timeout of each profile that is taken now (1000)", 0, 1e9},
         {"task-us", TOOL_REAL, &how->task_us, "US", "the runtime's own time for each task (10)", 0,
          1e9},
         {"nodes", TOOL_WORD, &how->nodes, "A,B,...",
-         "memory nodes of --devices, from 0 (by topology, where\nthe runtime tells them apart)", 0,
-         0},
-        {"link-us", TOOL_REAL, &how->link_us, "US", "to start a transfer between nodes (10)", 0,
-         1e9},
+         "memory nodes of --devices, from 0 (by topology, if\n"
+         "the runtime tells them apart)",
+         0, 0},
+        {"link-us", TOOL_REAL, &how->link_us, "US", "time to start a transfer between nodes (10)",
+         0, 1e9},
         {"link-bandwidth", TOOL_REAL, &how->link_bandwidth, "GB/S",
-         "of such a transfer (8; as profiles of GPUs have\nmeasured it, to and from these)", 1e-6,
-         1e9},
+         "speed of such a transfer (8; to and from GPUs, as\n"
+         "their profiles have measured)",
+         1e-6, 1e9},
         {"gpu-bandwidth", TOOL_REAL, &how->gpu_bandwidth, "GB/S",
-         "from GPU to GPU, where it is another (NVLink)", 1e-6, 1e9},
+         "speed from GPU to GPU, if it differs (NVLink)", 1e-6, 1e9},
         {NULL, TOOL_TITLE, NULL, NULL, "What is searched:", 0, 0},
         {"max-partitions", TOOL_WHOLE, &how->max_partitions, "N",
-         "at most so many (one for each device)", 1, TOOL_PARTITIONS},
-        {"max-chunks", TOOL_WHOLE, &how->max_chunks, "M", "at most so many (64)", 1, 1e6},
+         "at most this many (one for each device)", 1, TOOL_PARTITIONS},
+        {"max-chunks", TOOL_WHOLE, &how->max_chunks, "M", "at most this many (64)", 1, 1e6},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
         {"candidates", TOOL_WHOLE, &how->candidates, "K", "rows of the table (10)", 1, 1e6},
-        {"draw", TOOL_SWITCH, &how->draw, NULL, "besides, the predicted schedule as a picture", 0,
+        {"draw", TOOL_SWITCH, &how->draw, NULL, "also print a picture of the predicted schedule", 0,
          0},
-        {"svg", TOOL_WORD, &how->svg, "FILE", "the same as a drawing, with memory over time", 0, 0},
+        {"svg", TOOL_WORD, &how->svg, "FILE", "draw the same picture, with memory over time", 0, 0},
         {"json", TOOL_SWITCH, &how->json, NULL,
-         "everything as an object: candidates, forecast,\ntasks, bytes over time", 0, 0},
+         "print everything as a JSON object: candidates,\n"
+         "forecast, tasks, bytes over time",
+         0, 0},
         {"pipe-text", TOOL_SWITCH, &how->pipe_text, NULL,
-         "nothing but the pipe, as --pipe of other commands\ntakes it", 0, 0},
+         "print only the pipe, as --pipe of other commands\ntakes it", 0, 0},
         {0},
     };
     tool_option pipe[TOOL_PIPE_OPTIONS];

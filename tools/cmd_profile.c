@@ -11,8 +11,8 @@
 
 static const char description[] =
     "Runs a model, forwards and backwards, on a micro-batch of --rows rows, and lists what each\n"
-    "layer takes: median times in microseconds, half the width of the 95 % interval of their\n"
-    "sum, and bytes: of parameters, of what is kept for the backward, of what goes to the next\n"
+    "layer takes: median times in microseconds; half the width of the 95 % interval of their\n"
+    "sum; and bytes of parameters, of what is kept for the backward, of what goes to the next\n"
     "layer, and of skips on their way there. Nothing else should run on the device meanwhile.\n"
     "\"gridpipe plan --profile FILE\" predicts steps from what --save has written.\n";
 
@@ -382,35 +382,41 @@ static int parse(settings *how, int argc, char *argv[])
         {"model", TOOL_WORD, &how->model, "TEXT", "layers, such as \"linear out=8; relu\"", 0, 0},
         {"model-file", TOOL_WORD, &how->file, "FILE", "file with that text, - for stdin", 0, 0},
         {"input", TOOL_WORDS, &how->input, "SHAPE",
-         "of one sample, such as 3,32,32 or i64:128;\nrepeated for several inputs", 0, 0},
+         "shape of one sample, such as 3,32,32 or i64:128;\n"
+         "repeat it for several inputs",
+         0, 0},
         {"rows", TOOL_WHOLE, &how->rows, "N",
          "rows of the micro-batch: a mini-batch divided by\nchunks (32)", 1, 1e12},
         {NULL, TOOL_TITLE, NULL, NULL, "Where and how:", 0, 0},
         {"device", TOOL_WORD, &how->device, "A",
-         "\"cpu\", \"cpu:2\", \"cpu:0-1,4\" or \"cuda:0\" (a GPU\nwhere there is one and all "
-         "layers "
-         "can be there; else\nevery core this process may use)",
+         "\"cpu\", \"cpu:2\", \"cpu:0-1,4\" or \"cuda:0\" (a GPU\n"
+         "if there is one and all layers can run on it, else\n"
+         "every core this process may use)",
          0, 0},
-        {"cuda-math", TOOL_WORD, &how->math, "NAME", "of products on GPUs: f32, tf32 or bf16 (f32)",
-         0, 0},
+        {"cuda-math", TOOL_WORD, &how->math, "NAME",
+         "what products on GPUs use: f32, tf32, bf16 (f32)", 0, 0},
         {"cuda-any-algorithm", TOOL_SWITCH, &how->any_algorithm, NULL,
-         "on GPUs: libraries may use algorithms whose sums run\nin any order", 0, 0},
+         "on GPUs, let libraries use algorithms whose sums run\n"
+         "in any order",
+         0, 0},
         {"beside", TOOL_WORDS, &how->beside, "B",
-         "another device, which runs the same meanwhile, as\nin a pipe on both; repeated for more",
+         "another device that runs the same meanwhile, as in\n"
+         "a pipe on both; repeat it for more",
          0, 0},
         {"timeout", TOOL_REAL, &how->timeout, "MS",
-         "no sweep begins later than this (1000); one always\ntakes place", 0, 1e9},
+         "begin no sweep later than this, except the first\n(1000)", 0, 1e9},
         {"precision", TOOL_REAL, &how->precision, "P",
-         "stop when every layer is known within this part of\nits time (0.02); 0: not before the "
-         "timeout",
+         "stop when the error of every layer is at most this\n"
+         "part of its time (0.02); 0: only at the timeout",
          0, 1},
-        {"sizes", TOOL_SWITCH, &how->sizes, NULL, "bytes alone; nothing runs", 0, 0},
+        {"sizes", TOOL_SWITCH, &how->sizes, NULL, "count bytes only; nothing runs", 0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
-        {"save", TOOL_WORD, &how->save, "FILE", "the profile, for --load and gridpipe plan", 0, 0},
-        {"load", TOOL_WORD, &how->load, "FILE", "show this one; nothing runs", 0, 0},
-        {"operators", TOOL_SWITCH, &how->operators, NULL, "times of each layer's operators, too", 0,
+        {"save", TOOL_WORD, &how->save, "FILE", "save the profile for --load and gridpipe plan", 0,
          0},
-        {"json", TOOL_SWITCH, &how->json, NULL, "the profile as an object", 0, 0},
+        {"load", TOOL_WORD, &how->load, "FILE", "show this profile; nothing runs", 0, 0},
+        {"operators", TOOL_SWITCH, &how->operators, NULL,
+         "show times of each layer's operators, too", 0, 0},
+        {"json", TOOL_SWITCH, &how->json, NULL, "print the profile as a JSON object", 0, 0},
         {0},
     };
     int status =

@@ -10,11 +10,12 @@
 #include "tools/tools.h"
 
 static const char description[] =
-    "Runs a model on the arrays of the input and writes what comes out of it: y, loss, gradients\n"
-    "(grad.*) of the first step, parameters before (param.*) and after the last one (after.*), as\n"
-    "a safetensors file that \"gridpipe check\" reads. Without a loss: a forward, and a backward\n"
-    "from grad_y if there is one. What the command line does not say is taken from the input's\n"
-    "metadata, so a file of reference vectors is a whole run.\n";
+    "Runs a model on the arrays of the input. The results go to a safetensors file that "
+    "\"gridpipe\n"
+    "check\" reads: y, loss, gradients of the first step (grad.*), parameters before it (param.*)\n"
+    "and after the last step (after.*). Without a loss: a forward, and a backward from grad_y if\n"
+    "there is one. What options do not say is taken from the input's metadata, so a file of\n"
+    "reference vectors is a complete run.\n";
 
 typedef struct settings {
     const char *model, *model_file, *params, *target, *output, *save;
@@ -282,45 +283,50 @@ static int parse(settings *how, int argc, char *argv[])
         {"model-file", TOOL_WORD, &how->model_file, "FILE", "file with that text, - for stdin", 0,
          0},
         {"input", TOOL_WORDS, &how->input, "FILE",
-         "safetensors (x or x0, x1, ..., target, grad_y,\nparam.*), .npy or IDX; repeated for\n"
-         "several inputs",
+         "safetensors (x or x0, x1, ..., target, grad_y,\n"
+         "param.*), .npy or IDX; repeat it for several inputs",
          0, 0},
-        {"target", TOOL_WORD, &how->target, "FILE", "target, .npy, IDX or safetensors", 0, 0},
+        {"target", TOOL_WORD, &how->target, "FILE",
+         "file with the target: .npy, IDX or safetensors", 0, 0},
         {"params", TOOL_WORD, &how->params, "FILE",
-         "parameters and buffers (safetensors) to begin\nwith; else initial values by --seed", 0,
-         0},
+         "parameters and buffers (safetensors) to begin\n"
+         "with; without it, initial values by --seed",
+         0, 0},
         {"allow-missing", TOOL_SWITCH, &how->allow_missing, NULL,
-         "parameters that --params lacks stay initial", 0, 0},
-        {"allow-extra", TOOL_SWITCH, &how->allow_extra, NULL,
-         "names that the model lacks are passed over", 0, 0},
+         "keep initial values that --params lacks", 0, 0},
+        {"allow-extra", TOOL_SWITCH, &how->allow_extra, NULL, "ignore names that the model lacks",
+         0, 0},
         {"loss", TOOL_WORD, &how->loss, "SPEC", "such as \"cross_entropy reduction=mean\"", 0, 0},
         {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "such as \"sgd lr=0.1 momentum=0.9\"", 0,
          0},
         {"schedule", TOOL_WORD, &how->schedule, "SPEC",
          "of the learning rate, such as \"cosine steps=100\"", 0, 0},
-        {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "of all gradients, at most; 0: any", 0,
+        {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "largest norm of all gradients; 0: any", 0,
          1e30},
         {"skip-nonfinite", TOOL_SWITCH, &how->skip_nonfinite, NULL,
-         "no update from gradients that are not finite", 0, 0},
-        {"steps", TOOL_WHOLE, &how->steps, "N", "steps on this mini-batch (1)", 0, 1e9},
-        {"seed", TOOL_SEED, &how->seed, "S", "of initial parameters and dropout (0)", 0, 0},
-        {"evaluate", TOOL_SWITCH, &how->evaluate, NULL, "in evaluation mode: outputs alone", 0, 0},
+         "skip updates whose gradients are not finite", 0, 0},
+        {"steps", TOOL_WHOLE, &how->steps, "N", "number of steps on this mini-batch (1)", 0, 1e9},
+        {"seed", TOOL_SEED, &how->seed, "S", "seed of initial parameters and dropout (0)", 0, 0},
+        {"evaluate", TOOL_SWITCH, &how->evaluate, NULL, "evaluation mode: outputs only", 0, 0},
         {"eval-after", TOOL_SWITCH, &how->eval_after, NULL,
          "outputs in evaluation mode after the last step", 0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "Conversion of .npy and IDX inputs:", 0, 0},
-        {"shape", TOOL_WORD, &how->convert.shape, "A,B,...", "of a sample, such as 1,28,28", 0, 0},
+        {"shape", TOOL_WORD, &how->convert.shape, "A,B,...", "shape of a sample, such as 1,28,28",
+         0, 0},
         {"mean", TOOL_WORD, &how->convert.mean, "M,...",
-         "subtracted, one for all channels or each (0)", 0, 0},
-        {"std", TOOL_WORD, &how->convert.std, "S,...", "divided by (1)", 0, 0},
-        {"integers", TOOL_SWITCH, &how->convert.integers, NULL,
-         "integers stay such, instead of becoming floats", 0, 0},
+         "to subtract: one for all channels, or each (0)", 0, 0},
+        {"std", TOOL_WORD, &how->convert.std, "S,...", "to divide by, likewise (1)", 0, 0},
+        {"integers", TOOL_SWITCH, &how->convert.integers, NULL, "integers do not become floats", 0,
+         0},
         {"float-target", TOOL_SWITCH, &how->convert.float_target, NULL,
          "an integer target becomes floats", 0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
-        {"output", TOOL_WORD, &how->output, "FILE", "everything that was computed", 0, 0},
+        {"output", TOOL_WORD, &how->output, "FILE", "write all results to this file", 0, 0},
         {"save", TOOL_WORD, &how->save, "FILE",
-         "parameters and buffers afterwards, as a\nstate_dict has them", 0, 0},
-        {"json", TOOL_SWITCH, &how->json, NULL, "the summary as an object", 0, 0},
+         "write parameters and buffers after the last step,\n"
+         "as in a state_dict",
+         0, 0},
+        {"json", TOOL_SWITCH, &how->json, NULL, "print the summary as a JSON object", 0, 0},
         {0},
     };
     int first;
@@ -366,5 +372,5 @@ static int run(int argc, char *argv[])
 }
 
 const tool_command tool_run = {"run", "[--model TEXT | --model-file FILE] --input FILE [OPTION]...",
-                               "Run steps on given arrays; every result into a file", description,
-                               run};
+                               "Run steps on given arrays; write every result to a file",
+                               description, run};

@@ -6,10 +6,10 @@
 #include "tools/tools.h"
 
 static const char description[] =
-    "Sums up a trace that --trace of gridpipe run or gridpipe train has written as .csv: how long\n"
-    "its steps took, what each device did, why it was idle, and how long each kind of task takes.\n"
-    "What was planned (--profile of these) stands beside what was measured.\n"
-    "Pictures and files for other viewers are made from it as well.\n";
+    "Summarises a trace that --trace of gridpipe run or gridpipe train has written as .csv: how\n"
+    "long its steps took, what each device did, why it was idle, and how long each kind of task\n"
+    "takes. Planned times (--profile of these commands) stand beside measured ones. Also writes\n"
+    "pictures and files for other viewers.\n";
 
 typedef struct settings {
     const char *chrome, *paje, *svg;
@@ -63,11 +63,12 @@ static int run(int argc, char *argv[])
     int first;
     const tool_option own[] = {
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
-        {"json", TOOL_SWITCH, &how.json, NULL, "the report as an object", 0, 0},
-        {"svg", TOOL_WORD, &how.svg, "FILE", "a picture: devices by time, bytes over time", 0, 0},
-        {"chrome", TOOL_WORD, &how.chrome, "FILE", "JSON for chrome://tracing, ui.perfetto.dev", 0,
+        {"json", TOOL_SWITCH, &how.json, NULL, "print the report as a JSON object", 0, 0},
+        {"svg", TOOL_WORD, &how.svg, "FILE", "write a picture: devices by time, bytes over time", 0,
          0},
-        {"paje", TOOL_WORD, &how.paje, "FILE", "for ViTE and pajeng", 0, 0},
+        {"chrome", TOOL_WORD, &how.chrome, "FILE",
+         "write JSON for chrome://tracing, ui.perfetto.dev", 0, 0},
+        {"paje", TOOL_WORD, &how.paje, "FILE", "write a file for ViTE and pajeng", 0, 0},
         {0},
     };
     int status = tool_parse(&tool_trace_command, (const tool_option *const[]){own, NULL}, argc,
@@ -84,6 +85,6 @@ static int run(int argc, char *argv[])
     return status < 0 ? work(&how, argv[first]) : status;
 }
 
-const tool_command tool_trace_command = {
-    "trace", "FILE [OPTION]...", "What steps did: a report on a saved trace, pictures of it",
-    description, run};
+const tool_command tool_trace_command = {"trace", "FILE [OPTION]...",
+                                         "What steps did: report on a saved trace, draw it",
+                                         description, run};

@@ -20,10 +20,9 @@ enum { CIFAR10_FILES = 5 };
 
 static const char description[] =
     "Trains a model on a data set: IDX (MNIST's format) and .npy files, gzipped or not,\n"
-    "safetensors files with x and target, or CIFAR-10's binary version. A line an epoch on\n"
-    "standard output; a summary on standard error, progress too if that is a terminal. SIGINT and "
-    "SIGTERM end it\n"
-    "after the running step, with the state saved.\n";
+    "safetensors files with x and target, or CIFAR-10's binary version. Every epoch prints a line\n"
+    "on standard output; a summary goes to standard error, and progress if that is a terminal.\n"
+    "SIGINT and SIGTERM end the training after the running step and save its state.\n";
 
 static volatile sig_atomic_t stop;
 static volatile double stopped_at;
@@ -417,51 +416,61 @@ static int parse(settings *how, int argc, char *argv[])
          0},
         {"params", TOOL_WORD, &how->params, "FILE", "parameters to begin with (safetensors)", 0, 0},
         {"input", TOOL_WORDS, &how->input, "FILE",
-         "inputs: IDX, .npy (both also gzipped),\nsafetensors; repeated for several", 0, 0},
+         "inputs: IDX, .npy (both also gzipped) or\n"
+         "safetensors; repeat it for several",
+         0, 0},
         {"target", TOOL_WORD, &how->target, "FILE", "their targets", 0, 0},
         {"test-input", TOOL_WORDS, &how->test_input, "FILE", "inputs to test with", 0, 0},
         {"test-target", TOOL_WORD, &how->test_target, "FILE", "their targets", 0, 0},
         {"cifar10", TOOL_WORD, &how->cifar10, "DIRECTORY",
-         "data_batch_1.bin ... data_batch_5.bin and\ntest_batch.bin instead", 0, 0},
-        {"shape", TOOL_WORD, &how->convert.shape, "A,B,...", "of a sample, such as 1,28,28", 0, 0},
+         "folder with data_batch_1.bin ... data_batch_5.bin\n"
+         "and test_batch.bin, instead of --input",
+         0, 0},
+        {"shape", TOOL_WORD, &how->convert.shape, "A,B,...", "shape of a sample, such as 1,28,28",
+         0, 0},
         {"mean", TOOL_WORD, &how->convert.mean, "M,...",
-         "subtracted, one for all channels or each (0)", 0, 0},
-        {"std", TOOL_WORD, &how->convert.std, "S,...", "divided by (1)", 0, 0},
+         "to subtract: one for all channels, or each (0)", 0, 0},
+        {"std", TOOL_WORD, &how->convert.std, "S,...", "to divide by, likewise (1)", 0, 0},
         {"integers", TOOL_SWITCH, &how->convert.integers, NULL,
-         "integer inputs stay such, for an embedding", 0, 0},
+         "integer inputs stay integers, for an embedding", 0, 0},
         {"limit", TOOL_WHOLE, &how->limit, "N", "train with the first N rows only", 1, 1e15},
         {NULL, TOOL_TITLE, NULL, NULL, "Training:", 0, 0},
         {"loss", TOOL_WORD, &how->loss, "SPEC", "(\"cross_entropy reduction=mean\")", 0, 0},
         {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "(\"adam\")", 0, 0},
         {"schedule", TOOL_WORD, &how->schedule, "SPEC",
          "of the learning rate, such as \"cosine steps=100\"", 0, 0},
-        {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "of all gradients, at most; 0: any (0)", 0,
-         1e30},
+        {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "largest norm of all gradients; 0: any (0)",
+         0, 1e30},
         {"skip-nonfinite", TOOL_SWITCH, &how->skip_nonfinite, NULL,
-         "no update from gradients that are not finite", 0, 0},
-        {"epochs", TOOL_WHOLE, &how->epochs, "E", "times to go through the data (1)", 1, 1e9},
+         "skip updates whose gradients are not finite", 0, 0},
+        {"epochs", TOOL_WHOLE, &how->epochs, "E", "how often to go through the data (1)", 1, 1e9},
         {"batch", TOOL_WHOLE, &how->batch, "B", "rows of a mini-batch (64)", 1, 1e9},
-        {"seed", TOOL_SEED, &how->seed, "S", "of initial parameters, dropout and order (0)", 0, 0},
-        {"no-shuffle", TOOL_SWITCH, &how->no_shuffle, NULL, "rows in the order of the file", 0, 0},
-        {"drop-last", TOOL_SWITCH, &how->drop_last, NULL, "no smaller last mini-batch", 0, 0},
-        {"ahead", TOOL_WHOLE, &how->ahead, "N", "mini-batches prepared in advance (2)", 1, 1000},
+        {"seed", TOOL_SEED, &how->seed, "S", "seed of initial parameters, dropout and order (0)", 0,
+         0},
+        {"no-shuffle", TOOL_SWITCH, &how->no_shuffle, NULL, "keep rows in the order of the file", 0,
+         0},
+        {"drop-last", TOOL_SWITCH, &how->drop_last, NULL, "leave out a smaller last mini-batch", 0,
+         0},
+        {"ahead", TOOL_WHOLE, &how->ahead, "N", "mini-batches to prepare in advance (2)", 1, 1000},
         {"in-flight", TOOL_WHOLE, &how->in_flight, "N",
          "steps submitted before the oldest is waited for (2);\n1: each ends before the next "
          "begins",
          1, GPP_MAX_SUBMITTED},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
-        {"save", TOOL_WORD, &how->save, "FILE", "the training's state, after every epoch", 0, 0},
-        {"every", TOOL_WHOLE, &how->every, "N", "and after every N steps of it", 1, 1e15},
+        {"save", TOOL_WORD, &how->save, "FILE", "save the training's state after every epoch", 0,
+         0},
+        {"every", TOOL_WHOLE, &how->every, "N", "and after every N steps", 1, 1e15},
         {"resume", TOOL_WORD, &how->resume, "FILE",
-         "go on from a state, with other partitions, balance,\n"
-         "checkpoint or devices if wanted; else all must be\n"
-         "as it was, seed and schedule if they are given",
+         "resume from a state; partitions, balance,\n"
+         "checkpoint and devices may change, all else must be\n"
+         "as it was (also seed and schedule, if given)",
          0, 0},
         {"save-params", TOOL_WORD, &how->save_params, "FILE",
-         "parameters and buffers at the end, as a\nstate_dict has them", 0, 0},
-        {"progress", TOOL_SWITCH, &how->progress, NULL, "also where stderr is no terminal", 0, 0},
-        {"quiet", TOOL_SWITCH, &how->quiet, NULL, "no progress, no summary", 0, 0},
-        {"json", TOOL_SWITCH, &how->json, NULL, "an object a line for each epoch", 0, 0},
+         "save parameters and buffers at the end, as in a\nstate_dict", 0, 0},
+        {"progress", TOOL_SWITCH, &how->progress, NULL,
+         "show progress also if stderr is no terminal", 0, 0},
+        {"quiet", TOOL_SWITCH, &how->quiet, NULL, "show no progress and no summary", 0, 0},
+        {"json", TOOL_SWITCH, &how->json, NULL, "print a JSON object a line for each epoch", 0, 0},
         {0},
     };
     int first;
@@ -509,4 +518,4 @@ const tool_command tool_train = {
     "train",
     "(--model TEXT | --model-file FILE) (--input FILE --target FILE | --cifar10 DIRECTORY) "
     "[OPTION]...",
-    "Train a model on a data set; stop, and go on", description, run};
+    "Train a model on a data set; stop and resume", description, run};

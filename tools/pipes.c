@@ -31,37 +31,42 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
         {"partitions", TOOL_WORD, NULL, "N", "parts of the model, each on its own device (1)", 0,
          0},
         {"balance", TOOL_WORD, NULL, "A,B,...",
-         "layers of each partition (the costliest one as\ncheap as possible)", 0, 0},
+         "layers of each partition (the costliest partition as\n"
+         "cheap as possible)",
+         0, 0},
         {"chunks", TOOL_WORD, NULL, "M", "micro-batches that a mini-batch is cut into (1)", 0, 0},
         {"checkpoint", TOOL_WORD, NULL, "MODE",
          "always, except_last or never: which micro-batches\nare recomputed instead of kept "
          "(except_last);\nbudget: as little as --activation-limit allows",
          0, 0},
         {"activation-limit", TOOL_WORD, NULL, "BYTES",
-         "that a partition may keep for its backwards, with\n--checkpoint budget (what "
-         "--memory-limit leaves)",
+         "bytes that a partition may keep for its backwards,\n"
+         "with --checkpoint budget (what --memory-limit leaves)",
          0, 0},
         {"budget-profile", TOOL_WORD, NULL, "FILE",
-         "times, of gridpipe profile, by which such a budget\nis used (a guess from sizes)", 0, 0},
+         "times of gridpipe profile, which decide what a\nbudget keeps (a guess from sizes)", 0, 0},
         {"deferred-batch-norm", TOOL_WORD, NULL, "0|1",
-         "statistics of the mini-batch, once, instead of\nevery micro-batch's (0)", 0, 0},
+         "statistics of the whole mini-batch instead of every\nmicro-batch (0)", 0, 0},
         {"devices", TOOL_WORD, NULL, "A;B;...",
-         "of the partitions, in quotes: 'cpu:0;cpu:1'; each\n\"cpu\", \"cpu:2\", \"cpu:0-1,4\" or "
-         "\"cuda:0\" (GPUs, else\ncores shared out)",
+         "devices of the partitions, in quotes: 'cpu:0;cpu:1';\n"
+         "each \"cpu\", \"cpu:2\", \"cpu:0-1,4\" or \"cuda:0\" (GPUs,\n"
+         "else each its share of the cores)",
          0, 0},
         {"memory-limit", TOOL_WORD, NULL, "BYTES",
-         "that a device may need, such as 67108864, 64M or\n1.5G (none)", 0, 0},
+         "bytes that a device may need, such as 67108864, 64M\n"
+         "or 1.5G (none)",
+         0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
         {"pipeline", TOOL_WORD, NULL, "NAME",
          "the order of tasks: gpipe, 1f1b, interleaved, zb-h1,\nauto, or \"table:...\" (gpipe)", 0,
          0},
-        {"cuda-math", TOOL_WORD, NULL, "NAME", "of products on GPUs: f32, tf32 or bf16 (f32)", 0,
-         0},
+        {"cuda-math", TOOL_WORD, NULL, "NAME", "what products on GPUs use: f32, tf32, bf16 (f32)",
+         0, 0},
         {"cuda-any-algorithm", TOOL_WORD, NULL, "0|1",
-         "on GPUs also such whose bits change from run to\nrun (0)", 0, 0},
+         "on GPUs, allow algorithms whose bits change from\nrun to run (0)", 0, 0},
         {"pipe", TOOL_WORD, NULL, "TEXT",
-         "these together: \"balance=3,3 chunks=4\n"
+         "all of these: \"balance=3,3 chunks=4\n"
          "checkpoint=never deferred_batch_norm=0\"",
          0, 0},
     };

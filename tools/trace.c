@@ -11,11 +11,14 @@ void tool_trace_options(tool_trace *t, tool_option out[TOOL_TRACE_OPTIONS])
 {
     const tool_option all[TOOL_TRACE_OPTIONS] = {
         {"trace", TOOL_WORD, &t->path, "FILE",
-         "every task of the first steps: .csv, .json\n(Chrome), .paje or .svg", 0, 0},
-        {"trace-steps", TOOL_WHOLE, &t->steps, "N", "how many of them (10)", 1, 1e6},
+         "record every task of the first steps: .csv, .json\n"
+         "(Chrome), .paje or .svg",
+         0, 0},
+        {"trace-steps", TOOL_WHOLE, &t->steps, "N", "number of steps to record (10)", 1, 1e6},
         {"profile", TOOL_WORDS, &t->profile, "FILE",
-         "of this model, from gridpipe profile, or a folder of\nsuch: what they predict goes into "
-         "the trace, to be\nset beside what was measured; repeated for more",
+         "profile of this model, from gridpipe profile, or a\n"
+         "folder of them; repeat it for more. The trace then\n"
+         "shows predicted times beside measured ones",
          0, TOOL_WORDS_MOST},
         {"watchdog", TOOL_REAL, &t->watchdog, "S", "fail when no task has ended for S seconds",
          0.001, 1e9},
