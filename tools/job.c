@@ -163,8 +163,7 @@ static gpp_status set_weights(run *r, gpp_pipe_options *o)
     return GPP_OK;
 }
 
-/* A forecast needs the rows of the mini-batch. Those of batch 0 count: it is the one that is cut
- * into micro-batches. */
+/* A forecast needs the rows of the mini-batch, which inputs of batch 0 have. */
 static gpp_status begin_trace(run *r, gpp_pipe_options o)
 {
     gpp_shape in[GPP_MAX_TENSORS];
