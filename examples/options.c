@@ -64,6 +64,7 @@ static void refuse(const char *name, const char *allowed, const char *text)
     exit(2);
 }
 
+/* Reads a whole number from 1 to `most`, and refuses anything else. */
 static long whole(const char *name, const char *text, long most)
 {
     char *end, allowed[64];

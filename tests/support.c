@@ -77,6 +77,7 @@ void test_fill_signs(float *x, int64_t count, uint64_t seed)
 
 /* --- comparisons ------------------------------------------------------------------------------ */
 
+/* NAN on both sides is agreement. */
 double test_distance(const float *got, const float *want, int64_t count)
 {
     double most = 0, off = 0;
@@ -107,6 +108,7 @@ bool test_same(const float *a, const float *b, int64_t count)
 
 /* --- the rig: making -------------------------------------------------------------------------- */
 
+/* Networks add some operators themselves; these are not in the list of built-in ones. */
 static const gpp_op *find_op(const char *name)
 {
     static const gpp_op *const inside[] = {&gpp__op_fork, &gpp__op_pass, &gpp__op_channels_last,
@@ -153,6 +155,7 @@ static gpp_status make_layer(gpp__layer *layer, const char *spec, int index, con
     return status;
 }
 
+/* Flags say how far it came, so that test_rig_free releases what there is. */
 static gpp_status compile(test_rig *rig, const int64_t batch[GPP__BATCHES], int threads,
                           gpp_error *err)
 {
@@ -179,6 +182,7 @@ static size_t tensor_bytes(const test_rig *rig, const gpp__desc *desc)
     return (size_t)gpp__desc_rows(desc, rig->kernel.batch) * gpp__desc_bytes(desc);
 }
 
+/* Buffers of integers, such as counters, begin with zero. */
 static void init_one(test_rig *rig, int p, uint64_t seed)
 {
     const gpp__param *param = &rig->layer.param[p];
@@ -187,6 +191,8 @@ static void init_one(test_rig *rig, int p, uint64_t seed)
         rig->layer.op->init(&rig->layer, p, seed, test_rig_param(rig, p));
 }
 
+/* Every piece of memory has exactly the size that the operator asked for, so that sanitizers see
+ * a write past its end. */
 static void furnish(test_rig *rig)
 {
     const gpp__kernel *k = &rig->kernel;
@@ -312,6 +318,7 @@ static bool passes(const test_rig *rig)
            (!rig->run.training && op->passes_in_eval && op->passes_in_eval(&rig->layer));
 }
 
+/* Fills memory with NAN, so that a value that the kernel has to write, and does not, shows. */
 static void spoil(void *memory, size_t bytes)
 {
     if (memory)
@@ -340,6 +347,8 @@ static void convert(const test_rig *rig, const gpp__desc *desc, const void *from
         gpp__to_channels_first(NULL, desc, rows, from, to);
 }
 
+/* As in a step, weights are packed before, and statistics are recorded in training only, not in
+ * a recompute. */
 static gpp_status call_forward(test_rig *rig, gpp__io *io)
 {
     const gpp_op *op = rig->layer.op;
@@ -404,6 +413,7 @@ static void add_gradients(test_rig *rig, const float *const grad_out[])
     }
 }
 
+/* Gradients that are assigned are spoiled before; those that are added to are not. */
 static gpp_status call_backward(test_rig *rig, gpp__io *io, bool accumulate)
 {
     const gpp__layer *layer = &rig->layer;

@@ -21,6 +21,7 @@ static void folder(char *out, size_t size)
         snprintf(out, size, "%s/../shared/vectors", GPP_SOURCE_DIR);
 }
 
+/* Names must fit into test_vector.file. */
 static int is_vector(const struct dirent *entry)
 {
     const char *end = strrchr(entry->d_name, '.');
@@ -179,6 +180,7 @@ typedef struct run {
     int used; /* arrays given or compared */
 } run;
 
+/* A wrong file is a wrong test: the program ends. */
 static void insist(const run *r, bool fine, const char *what)
 {
     if (fine)
@@ -196,6 +198,7 @@ static const test_array *find_numbered(const test_vector *v, const char *name, i
     return a || t > 0 ? a : test_vector_find(v, name);
 }
 
+/* Integers must be equal; floats may be off, and the caller judges by how much. */
 static void compare(run *r, const test_array *want, const void *got, int64_t count)
 {
     insist(r, want->count == count, want->name);
@@ -206,6 +209,7 @@ static void compare(run *r, const test_array *want, const void *got, int64_t cou
     r->used++;
 }
 
+/* An input has its rows as first dimension. Messages of kernels are not kept. */
 static void make_rig(run *r, int threads)
 {
     const test_vector *v = r->v;
@@ -281,6 +285,8 @@ static void run_backward(run *r)
         }
 }
 
+/* A parameter is compared by its gradient, a buffer by its value after the forward was
+ * committed. */
 static void compare_params(run *r)
 {
     for (int p = 0; p < r->rig->layer.param_count; p++) {

@@ -35,6 +35,7 @@ static gpp_status make_pipe(const settings *how, const gpp_model *model, gpp_pip
 
 /* --- layers ----------------------------------------------------------------------------------- */
 
+/* Writes a shape as "3x32x32", with "+1" where there is another output. */
 static void write_dims(const gpp_layer_info *info, char text[80])
 {
     size_t at = 0;
@@ -134,6 +135,7 @@ static void json_pipe(tool_json *j, const settings *how, const gpp_pipe *pipe)
     tool_json_close(j, ']');
 }
 
+/* Where several pictures are asked for, only one is drawn. */
 static gpp_status print_picture(const settings *how, gpp_pipe *pipe, gpp_error *err)
 {
     char *text;
@@ -149,6 +151,7 @@ static gpp_status print_picture(const settings *how, gpp_pipe *pipe, gpp_error *
 
 /* --- the command ------------------------------------------------------------------------------ */
 
+/* The table of layers needs no pipe, and making one starts the runtime. */
 static bool wants_pipe(const settings *how)
 {
     bool wants = how->pipe_args.text != NULL || how->memory || how->grid || how->dot || how->plan;
