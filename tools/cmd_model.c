@@ -135,7 +135,7 @@ static void json_pipe(tool_json *j, const settings *how, const gpp_pipe *pipe)
     tool_json_close(j, ']');
 }
 
-/* Where several pictures are asked for, only one is drawn. */
+/* The options for pictures exclude each other, so there is one to draw. */
 static gpp_status print_picture(const settings *how, gpp_pipe *pipe, gpp_error *err)
 {
     char *text;
