@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 source_dir=$PWD
 logs=$source_dir/build/test-logs
-jobs=$(nproc)
+cores=$(nproc)
 passed=0 failed=0 skipped=0
 
 quick=false
@@ -71,6 +71,33 @@ step() {
     return $status
 }
 
+# together COMMAND NAME...: runs COMMAND with each name, as many at once as there are cores. What one
+# prints appears when it is done.
+together() {
+    local command=$1 name at counts
+    shift
+    for name; do
+        at=$logs/together-${command}-${name##*/}
+        (
+            passed=0 failed=0 skipped=0
+            "$command" "$name" >"$at.said" 2>&1
+            echo "$passed $failed $skipped" >"$at.counts"
+            flock "$logs/lock" cat "$at.said"
+        ) &
+        while (($(jobs -rp | wc -l) >= cores)); do
+            wait -n
+        done
+    done
+    wait
+    for name; do
+        if ! read -ra counts <"$logs/together-${command}-${name##*/}.counts"; then
+            echo "FAIL  $command ${name##*/}: it has left no counts"
+            counts=(0 1 0)
+        fi
+        passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+    done
+}
+
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped"
     exit $((failed > 0))
@@ -101,7 +128,7 @@ install_packages() {
 # --- building -------------------------------------------------------------------------------------
 
 build() {
-    cmake --preset "$1" "${@:2}" && cmake --build --preset "$1" --parallel "$jobs"
+    cmake --preset "$1" "${@:2}" && cmake --build --preset "$1" --parallel "$cores"
 }
 
 build_without_warnings() {
@@ -136,7 +163,7 @@ documented_program() {
 # Not in build/release, whose choices are the user's.
 build_release() {
     cmake --preset release -B build/test-release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_WERROR=ON &&
-        cmake --build build/test-release --parallel "$jobs"
+        cmake --build build/test-release --parallel "$cores"
 }
 
 # The operator that docs/adding-a-layer.md walks through compiles.
@@ -192,30 +219,43 @@ count_tap() {
     tests_failed=$bad tests_ran=$ran
 }
 
+# A test program. What is tested on cores is not to go to the machine's GPUs.
+criterion_program() {
+    local program=$1 name=${1##*/} status begin=$SECONDS gpus=(CUDA_VISIBLE_DEVICES=)
+    : >"$logs/$name.tap"
+    use_home "$name"
+    [[ $name == *_device ]] && gpus=()
+    timeout 900 env "${gpus[@]}" "$program" -j1 --tap="$logs/$name.tap" >"$logs/$name.log" 2>&1
+    status=$?
+    count_tap "$logs/$name.tap" "$name"
+    if ((tests_failed)); then
+        echo "FAIL  $name: $tests_failed failed"
+        awk '/^not ok/ { on = 1 } /^ok/ { on = 0 } on { print "    | " $0 }' "$logs/$name.tap"
+        show "$logs/$name.log" 20
+    elif ((status)); then
+        failed=$((failed + 1))
+        echo "FAIL  $name: status $status although no test failed"
+        show "$logs/$name.log"
+    else
+        echo "ok    $name: $tests_ran passed ($((SECONDS - begin)) s)"
+    fi
+}
+
+# Those that take longest, which are started first.
+slow='submit|plan_search|products|profiles|pipes_e|norms|layout|elementwise|chain|vectors|tools|random'
+
+# test_programs BUILD: its test programs, the slow ones first.
+test_programs() {
+    local all
+    all=$(find "$1/tests" -maxdepth 1 -name 'test_*' -type f -executable | sort)
+    grep -E "$slow" <<<"$all"
+    grep -vE "$slow" <<<"$all"
+}
+
 criterion_tests() {
-    local program name status begin gpus
-    for program in build/dev/tests/test_*; do
-        [[ -f $program && -x $program ]] || continue
-        name=${program##*/} begin=$SECONDS
-        : >"$logs/$name.tap"
-        use_home "$name"
-        gpus=(CUDA_VISIBLE_DEVICES=) # what is tested on cores is not to go to the machine's GPUs
-        [[ $name == *_device ]] && gpus=()
-        timeout 900 env "${gpus[@]}" "$program" -j1 --tap="$logs/$name.tap" >"$logs/$name.log" 2>&1
-        status=$?
-        count_tap "$logs/$name.tap" "$name"
-        if ((tests_failed)); then
-            echo "FAIL  $name: $tests_failed failed"
-            awk '/^not ok/ { on = 1 } /^ok/ { on = 0 } on { print "    | " $0 }' "$logs/$name.tap"
-            show "$logs/$name.log" 20
-        elif ((status)); then
-            failed=$((failed + 1))
-            echo "FAIL  $name: status $status although no test failed"
-            show "$logs/$name.log"
-        else
-            echo "ok    $name: $tests_ran passed ($((SECONDS - begin)) s)"
-        fi
-    done
+    local programs
+    mapfile -t programs < <(test_programs build/dev)
+    together criterion_program "${programs[@]}"
 }
 
 short_run=(--epochs 1 --limit 1024 --batch 128)
@@ -346,8 +386,12 @@ thread_sanitized() {
     return $status
 }
 
+sanitized_program() {
+    step "sanitized ${1##*/}" sanitized "$1" -j1
+}
+
 sanitizers() {
-    local program
+    local programs
     leaks_are_seen=false threads_are_seen=false
     sanitizer_works address >/dev/null 2>&1 && leaks_are_seen=true
     if setarch "$(uname -m)" -R true 2>/dev/null; then
@@ -357,10 +401,8 @@ sanitizers() {
 
     if step "build asan" build asan; then
         step "leak sanitizer" leak_check
-        for program in build/asan/tests/test_*; do
-            [[ -f $program && -x $program ]] &&
-                step "sanitized ${program##*/}" sanitized "$program" -j1
-        done
+        mapfile -t programs < <(test_programs build/asan)
+        together sanitized_program "${programs[@]}"
         step "sanitized example" sanitized build/asan/examples/fashion_mnist "${short_run[@]}"
         step "sanitized readme" sanitized build/asan/examples/readme
     fi

@@ -319,14 +319,15 @@ static bool has_nan(const test_trace *t, size_t at)
     return isnan(t->value[at]);
 }
 
-static void expect_same_results(const submit_case *c)
+/* @param stride from one number of steps in flight to the next that is tried */
+static void expect_same_results(const submit_case *c, int stride)
 {
     char folder[256];
     test_folder_new(folder);
     submit_case alone = *c; /* backwards in the same order, each step waited for */
     alone.partitions = 1;
     outcome want = outcome_of(&alone, folder, 0);
-    for (int ahead = 0; ahead <= GPP_MAX_SUBMITTED; ahead++) {
+    for (int ahead = 0; ahead <= GPP_MAX_SUBMITTED; ahead += stride) {
         outcome got = outcome_of(c, folder, ahead);
         long at = test_trace_differs(&want.results, &got.results);
         cr_expect_eq(at, -1, "%s, %d ahead: result %ld of %zu%s", c->why, ahead, at,
@@ -345,8 +346,11 @@ static void expect_all_same(const submit_case cases[], size_t count)
     submit_case first = cases[0];
     first.why = "keeps the runtime";
     gpp_pipe *keeper = pipe_of(&first);
+    /* How many steps are in flight is the business of plans and StarPU, whatever the devices are. On
+     * emulated GPUs, where a step takes six times as long, none and the most are enough. */
+    bool on_gpus = keeper->recipe->device[0].kind == GPP__DEVICE_CUDA;
     for (size_t k = 0; k < count; k++)
-        expect_same_results(&cases[k]);
+        expect_same_results(&cases[k], on_gpus ? GPP_MAX_SUBMITTED : 1);
     gpp_pipe_free(keeper);
 }
 

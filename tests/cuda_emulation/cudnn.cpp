@@ -169,10 +169,9 @@ cudnnStatus_t check(const problem &p)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* The input that output `o` multiplies with the tap of `w`; false: padding. */
-bool input_of(const problem &p, const index &o, const index &w, index *x)
+/* The input that output `o`, which is in `group`, multiplies with the tap of `w`; false: padding. */
+inline bool input_of(const problem &p, const index &o, int64_t group, const index &w, index *x)
 {
-    int64_t group = o.at[1] / (p.w->dim[0] / p.conv->groups);
     x->at[0] = o.at[0];
     x->at[1] = group * p.w->dim[1] + w.at[1];
     for (int k = 0; k < SPACE; k++) {
@@ -190,11 +189,12 @@ template <class Product> void each_product(const problem &p, Product product)
 {
     index o = {};
     do {
+        const int64_t group = o.at[1] / (p.w->dim[0] / p.conv->groups), y = offset(*p.y, o);
         index w = {}, x;
         w.at[0] = o.at[1];
         do {
-            if (input_of(p, o, w, &x))
-                product(offset(*p.x, x), offset(*p.w, w), offset(*p.y, o));
+            if (input_of(p, o, group, w, &x))
+                product(offset(*p.x, x), offset(*p.w, w), y);
         } while (next(*p.w, &w) && w.at[0] == o.at[1]);
     } while (next(*p.y, &o));
 }

@@ -129,6 +129,10 @@ struct order {
     uint64_t first, step, count;
     uint64_t operator()(uint64_t k) const
     {
+        if (step == 1 && first == 0)
+            return k;
+        if (first == count - 1 && step == count - 1)
+            return count - 1 - k;
         return (first + k * step) % count;
     }
 };
@@ -174,6 +178,8 @@ void jump(place *from, place *to)
 
 uint3 position(uint64_t k, dim3 size)
 {
+    if (k < size.x) /* nearly always, and divisions take long */
+        return uint3{(unsigned)k, 0, 0};
     return uint3{(unsigned)(k % size.x), (unsigned)(k / size.x % size.y),
                  (unsigned)(k / size.x / size.y)};
 }
@@ -249,16 +255,27 @@ void check_barrier()
                             now.kernel, now.ended, now.threads, waiting.size(), first->file,
                             first->line);
     for (const fiber *other : waiting)
-        if (other->line != first->line || strcmp(other->file, first->file) != 0)
+        if (other->line != first->line ||
+            (other->file != first->file && strcmp(other->file, first->file) != 0))
             gpp_emulation::stop(
                 "%s: of the threads of a block one waits at %s:%d, another at %s:%d", now.kernel,
                 first->file, first->line, other->file, other->line);
 }
 
+/* Every block begins with it, and there are tens of kilobytes: not byte by byte where it need not be.
+ * No call of memset, which AddressSanitizer would check against its fences. */
 __attribute__((no_sanitize("address"))) void spoil_shared()
 {
-    for (volatile char *p = __start_gpp_shared; p && p < __stop_gpp_shared; p++)
+    char *begin = __start_gpp_shared;
+    if (!begin)
+        return;
+#if defined(__x86_64__)
+    size_t bytes = (size_t)(__stop_gpp_shared - begin);
+    asm volatile("rep stosb" : "+D"(begin), "+c"(bytes) : "a"(0xff) : "memory");
+#else
+    for (volatile char *p = begin; p < __stop_gpp_shared; p++)
         *p = (char)0xff;
+#endif
 }
 
 void run_block()

@@ -93,36 +93,38 @@ unsigned long place_of(const void *caller)
                         place_of(caller));
 }
 
-/* Of this launch and by another thread that nothing orders with this one. */
-bool races(access other, bool shared)
+/* `other` is of this launch, and by another thread than `mine` that nothing orders with it. */
+inline bool races(access other, access mine, bool shared)
 {
     if (other.block < now.first)
         return false;
-    if (other.block != now.block)
+    if (other.block != mine.block)
         return !shared; /* shared memory is another one in each block */
-    return other.interval == now.interval && other.thread != thread_number();
+    return other.interval == mine.interval && other.thread != mine.thread;
 }
 
-void note_read(cell *c)
+inline void note_read(cell *c, access mine)
 {
     access *r = &c->read;
-    bool same_block = r->block == now.block, same_launch = r->block >= now.first;
+    bool same_block = r->block == mine.block, same_launch = r->block >= now.first;
     c->read_elsewhere = same_launch && (c->read_elsewhere || !same_block);
-    bool others = same_block && r->interval == now.interval && r->thread != thread_number();
-    *r = {now.block, now.interval, others ? MANY : (uint16_t)thread_number()};
+    bool others = same_block && r->interval == mine.interval && r->thread != mine.thread;
+    *r = {mine.block, mine.interval, others ? MANY : mine.thread};
 }
 
-void check_byte(cell *c, const char *p, bool write, bool shared, const void *caller)
+inline void check_byte(cell *c, access mine, const char *p, bool write, bool shared,
+                       const void *caller)
 {
-    if (races(c->write, shared))
+    if (races(c->write, mine, shared))
         report(write ? "writes what, too," : "reads what", c->write, p, caller);
     if (!write) {
-        note_read(c);
+        note_read(c, mine);
         return;
     }
-    if (races(c->read, shared) || (!shared && c->read.block >= now.first && c->read_elsewhere))
+    if (races(c->read, mine, shared) ||
+        (!shared && c->read.block >= now.first && c->read_elsewhere))
         report("writes what is read", c->read, p, caller);
-    c->write = {now.block, now.interval, (uint16_t)thread_number()};
+    c->write = mine;
 }
 
 void check(const void *at, size_t bytes, bool write, bool aligned, const void *caller)
@@ -138,8 +140,9 @@ void check(const void *at, size_t bytes, bool write, bool aligned, const void *c
         gpp_emulation::stop("%s: %s %zu bytes at %p, which are not within an allocation (addr2line "
                             "%#lx)",
                             now.kernel, write ? "writes" : "reads", bytes, at, place_of(caller));
+    const access mine = {now.block, now.interval, (uint16_t)thread_number()};
     for (size_t k = 0; k < bytes; k++)
-        check_byte(&w->cells[p + k - w->begin], p + k, write, w == &variables, caller);
+        check_byte(&w->cells[p + k - w->begin], mine, p + k, write, w == &variables, caller);
 }
 
 } // namespace
