@@ -1,6 +1,6 @@
 /*
  * tests/test_attention.c: what sequence models are made of: embedding, position_embedding and
- * self_attention, against reference vectors, formulas in float64 and central differences.
+ * self_attention, against formulas in float64. What holds for every operator: test_operators.c.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -8,80 +8,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/slopes.h"
+#include "tests/operators.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-/* --- reference vectors ------------------------------------------------------------------------ */
-
-Test(attention, reference_vectors_are_met_within_1e_5_of_the_largest_value)
-{
-    static const test_known known[] = {{"embedding", 2}, {"self_attention", 5}};
-    test_expect_vectors("attention", known, COUNT(known));
-}
-
 /* --- self_attention --------------------------------------------------------------------------- */
-
-typedef struct attention_case {
-    char spec[40];
-    int64_t length, width, rows;
-    int heads;
-    bool causal;
-    char why[48];
-} attention_case;
-
-static const attention_case cases[] = {
-    {"self_attention heads=2", 5, 6, 2, 2, false, "small"},
-    {"self_attention heads=3 causal=1", 7, 6, 2, 3, true, "small, causal"},
-    {"self_attention heads=1", 1, 4, 3, 1, false, "one position"},
-    {"self_attention heads=4 causal=1", 6, 4, 1, 4, true, "heads of one column, one row"},
-    {"self_attention heads=2 causal=1", 66, 10, 2, 2, true, "two strips"},
-};
-
-static const attention_case large_cases[] = {
-    {"self_attention heads=2", 64, 32, 5, 2, false, "a whole strip, 320 positions"},
-    {"self_attention heads=2 causal=1", 128, 48, 2, 2, true, "two whole strips"},
-    {"self_attention heads=3 causal=1", 131, 51, 3, 3, true, "nothing a multiple of anything"},
-    {"self_attention heads=3", 131, 51, 3, 3, false, "the same, not causal"},
-    {"self_attention heads=1", 9, 300, 2, 1, false, "columns of a head beyond a block"},
-    {"self_attention heads=4 causal=1", 290, 16, 1, 4, true, "keys beyond a block"},
-    {"self_attention heads=8", 16, 128, 40, 8, false, "many rows"},
-};
 
 enum { QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS, PARAMS };
 
+/* A probe, and what its case says. */
 typedef struct probe {
-    const attention_case *c;
+    test_probe is;
+    const test_op_case *c;
     test_rig *rig;
-    int64_t count;
+    int64_t length, width, rows, count;
+    int heads;
+    bool causal;
     float *x, *y, *dy, *dx;
 } probe;
 
-static probe probe_new(const attention_case *c, int threads)
+static probe probe_new(const test_op_case *c, int threads)
 {
-    gpp__desc in = {.dtype = GPP_F32, .rank = 2, .dim = {c->length, c->width}};
-    probe p = {.c = c, .rig = test_rig_on(c->spec, &in, c->rows, threads)};
-    double bound = 2 / sqrt((double)c->width);
+    probe p = {.c = c, .is = test_probe_new(c, 0, threads), .rows = c->rows};
+    p.rig = p.is.rig;
+    p.length = c->in[0].dim[0];
+    p.width = c->in[0].dim[1];
+    p.heads = atoi(strstr(c->spec, "heads=") + 6);
+    p.causal = strstr(c->spec, "causal=1") != NULL;
     p.count = test_rig_inputs(p.rig);
-    p.x = test_floats(p.count);
-    p.y = test_floats(p.count);
-    p.dy = test_floats(p.count);
-    p.dx = test_floats(p.count);
-    test_fill(p.x, p.count, 51, -1, 1);
-    test_fill(p.dy, p.count, 52, -1, 1);
-    for (int k = 0; k < PARAMS; k++)
-        test_fill(test_rig_param(p.rig, k), p.rig->layer.param[k].count, 53 + (uint64_t)k, -bound,
-                  bound);
+    p.x = p.is.x[0];
+    p.y = p.is.y[0];
+    p.dy = p.is.w[0];
+    p.dx = p.is.grad[0];
     return p;
 }
 
 static void probe_free(probe *p)
 {
-    free(p->x);
-    free(p->y);
-    free(p->dy);
-    free(p->dx);
-    test_rig_free(p->rig);
+    test_probe_free(&p->is);
 }
 
 /* The formulas at the top of self_attention.c in float64, with P whole. */
@@ -132,7 +96,7 @@ static double dot(const double *a, const double *b, int64_t count)
 }
 
 /* One head of one row, forward; or backward. */
-static void head(const attention_case *c, truth *t, int64_t row, int64_t h, bool backward)
+static void head(const probe *c, truth *t, int64_t row, int64_t h, bool backward)
 {
     int64_t T = c->length, D = c->width, d = D / c->heads, at = row * T;
     double scale = 1 / sqrt((double)d), *prob = t->prob + (row * c->heads + h) * T * T;
@@ -167,7 +131,7 @@ static void head(const attention_case *c, truth *t, int64_t row, int64_t h, bool
 
 static truth truth_of(const probe *p)
 {
-    const attention_case *c = p->c;
+    const probe *c = p;
     int64_t m = c->rows * c->length, D = c->width;
     truth t = {doubles(3 * p->count), doubles(m * c->heads * c->length),
                doubles(p->count),     doubles(p->count),
@@ -218,7 +182,7 @@ static double distance(const float *got, const double *want, int64_t count)
 /* Five products one after the other, each of up to a few hundred float32 terms. */
 #define TOLERANCE 5e-6
 
-static void expect_formula(const attention_case *c)
+static void expect_formula(const test_op_case *c)
 {
     probe p = probe_new(c, 2);
     truth t = truth_of(&p);
@@ -242,125 +206,27 @@ static void expect_formula(const attention_case *c)
 
 Test(self_attention, outputs_and_gradients_are_those_of_the_formula_in_float64)
 {
-    for (size_t k = 0; k < COUNT(cases); k++)
-        expect_formula(&cases[k]);
-    for (size_t k = 0; k < COUNT(large_cases); k++)
-        expect_formula(&large_cases[k]);
-}
-
-/*
- * Along random signs u, step h = 2^-7: truncation h²/6 times third derivatives of products of three
- * and exponentials, some times the gradient's terms: below 1e-3; rounding 1e-7 · √n / h next to a
- * derivative of about √n: 2e-5.
- */
-static double value_of(void *argument)
-{
-    const probe *p = argument;
-    cr_assert_eq(test_rig_forward(p->rig, p->x, p->y), GPP_OK);
-    return test_dot(p->dy, p->y, p->count);
-}
-
-Test(self_attention, gradients_are_the_slopes_of_central_differences)
-{
-    for (size_t k = 0; k < COUNT(cases); k++) {
-        probe p = probe_new(&cases[k], 2);
-        const test_slopes s = {p.c->spec, p.c->why, value_of, &p, 0x1p-7f, 4e-3, 0.1};
-        test_rig_forward(p.rig, p.x, p.y);
-        test_rig_backward(p.rig, p.dy, p.dx, false);
-        test_expect_slope(&s, p.x, p.count, p.dx, "x");
-        test_expect_param_slopes(&s, p.rig);
-        probe_free(&p);
-    }
-}
-
-/* Everything a forward and a backward give, one behind the other. */
-static float *results(const attention_case *c, int threads, int64_t *count)
-{
-    probe p = probe_new(c, threads);
-    *count = 2 * p.count;
-    for (int k = 0; k < PARAMS; k++)
-        *count += p.rig->layer.param[k].count;
-    float *all = test_floats(*count), *at = all + 2 * p.count;
-    cr_assert_eq(test_rig_forward(p.rig, p.x, all), GPP_OK);
-    cr_assert_eq(test_rig_backward(p.rig, p.dy, all + p.count, false), GPP_OK);
-    for (int k = 0; k < PARAMS; at += p.rig->layer.param[k++].count)
-        test_rig_grad(p.rig, k, at);
-    probe_free(&p);
-    return all;
-}
-
-Test(self_attention, results_do_not_depend_on_threads)
-{
-    for (size_t k = 0; k < COUNT(cases) + COUNT(large_cases); k++) {
-        const attention_case *c = k < COUNT(cases) ? &cases[k] : &large_cases[k - COUNT(cases)];
-        int64_t count;
-        float *one = results(c, 1, &count);
-        for (int threads = 1; threads <= 3; threads++) {
-            float *many = results(c, threads, &count);
-            cr_expect(test_same(one, many, count), "%s (%s): %d threads change a bit", c->spec,
-                      c->why, threads);
-            free(many);
-        }
-        free(one);
-    }
-}
-
-Test(self_attention, parameter_gradients_add_up_when_asked)
-{
-    for (size_t k = 0; k < COUNT(cases); k++) {
-        probe p = probe_new(&cases[k], 2);
-        test_rig_forward(p.rig, p.x, p.y);
-        for (int w = 0; w < PARAMS; w++) {
-            int64_t count = p.rig->layer.param[w].count;
-            float *once = test_floats(count), *twice = test_floats(count);
-            test_rig_backward(p.rig, p.dy, NULL, false);
-            test_rig_grad(p.rig, w, once);
-            test_rig_backward(p.rig, p.dy, p.dx, true);
-            test_rig_grad(p.rig, w, twice);
-            for (int64_t e = 0; e < count; e++)
-                once[e] *= 2;
-            cr_expect(test_same(once, twice, count), "%s (%s): %s", cases[k].spec, cases[k].why,
-                      p.rig->layer.param[w].name);
-            free(once);
-            free(twice);
-        }
-        probe_free(&p);
-    }
-}
-
-Test(self_attention, a_forward_without_backward_and_frozen_parameters_change_nothing_else)
-{
-    for (size_t k = 0; k < COUNT(cases); k++) {
-        probe p = probe_new(&cases[k], 1);
-        float *again = test_floats(p.count);
-        test_rig_forward(p.rig, p.x, p.y);
-        test_rig_backward(p.rig, p.dy, p.dx, false);
-        p.rig->frozen = true;
-        test_rig_backward(p.rig, p.dy, again, false);
-        cr_expect(test_same(again, p.dx, p.count), "%s: frozen", cases[k].spec);
-        p.rig->discard = true;
-        test_rig_forward(p.rig, p.x, again);
-        cr_expect(test_same(again, p.y, p.count), "%s: without backward", cases[k].spec);
-        free(again);
-        probe_free(&p);
-    }
+    for (size_t k = 0; k < test_op_count; k++)
+        if (test_op_cases[k].bend == TEST_ATTENDS)
+            expect_formula(&test_op_cases[k]);
 }
 
 Test(self_attention, causal_outputs_do_not_depend_on_later_positions)
 {
     static const int64_t changed[] = {1, 40, 64, 100, 130};
-    const attention_case *c = &large_cases[2];
-    probe p = probe_new(c, 1);
+    static const test_op_case c = {
+        TEST_OP("self_attention heads=3 causal=1", "", 3, MATRIX(131, 51)), .bend = TEST_ATTENDS};
+    probe p = probe_new(&c, 1);
     float *other = test_floats(p.count);
     test_rig_forward(p.rig, p.x, p.y);
     for (size_t k = 0; k < COUNT(changed); k++) {
-        int64_t before = changed[k] * c->width, row = c->length * c->width;
+        int64_t before = changed[k] * p.width, row = p.length * p.width;
         test_fill(p.x + before, row - before, 90 + k, -1, 1);
         test_rig_forward(p.rig, p.x, other);
         cr_expect(test_same(other, p.y, before), "positions before %d", (int)changed[k]);
-        cr_expect(!test_same(other + before, p.y + before, c->width), "position %d",
+        cr_expect(!test_same(other + before, p.y + before, p.width), "position %d",
                   (int)changed[k]);
-        test_fill(p.x, p.count, 51, -1, 1);
+        test_fill(p.x, p.count, 30, -1, 1); /* as it was */
     }
     free(other);
     probe_free(&p);
@@ -599,44 +465,4 @@ Test(position_embedding, rows_of_the_table_are_added_and_their_gradients_summed)
             free(want);
             test_rig_free(rig);
         }
-}
-
-/* --- what does not fit ------------------------------------------------------------------------ */
-
-Test(attention, what_does_not_fit_is_refused_with_the_numbers)
-{
-    static const struct {
-        char spec[48];
-        gpp__desc in;
-        gpp_status status;
-        char says[48];
-    } refused[] = {
-        {"self_attention heads=3",
-         {GPP_F32, 2, {4, 8}, 0, 0},
-         GPP_ESHAPE,
-         "3 heads do not divide 8"},
-        {"self_attention heads=2", {GPP_F32, 1, {8}, 0, 0}, GPP_ESHAPE, "expected 2"},
-        {"self_attention heads=2", {GPP_I64, 2, {4, 8}, 0, 0}, GPP_ESHAPE, "int64"},
-        {"self_attention", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "heads"},
-        {"self_attention heads=2 causal=2", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "causal"},
-        {"embedding num=4 dim=2", {GPP_F32, 1, {4}, 0, 0}, GPP_ESHAPE, "got float32"},
-        {"embedding num=4 dim=2",
-         {GPP_I64, 7, {1, 1, 1, 1, 1, 1, 1}, 0, 0},
-         GPP_ESHAPE,
-         "at most 6"},
-        {"embedding num=4", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "dim"},
-        {"embedding num=4 dim=2 padding_idx=4", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "-4 ... 3"},
-        {"embedding num=4 dim=2 padding_idx=-5", {GPP_I64, 1, {4}, 0, 0}, GPP_EINVAL, "is -5"},
-        {"position_embedding length=3", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_ESHAPE, "4 positions"},
-        {"position_embedding length=3", {GPP_F32, 1, {3}, 0, 0}, GPP_ESHAPE, "expected 2"},
-        {"position_embedding", {GPP_F32, 2, {4, 8}, 0, 0}, GPP_EINVAL, "length"},
-    };
-    for (size_t k = 0; k < COUNT(refused); k++) {
-        gpp_error err = GPP_ERROR_INIT;
-        test_rig *rig;
-        gpp_status status = test_rig_new(&rig, refused[k].spec, 3, &refused[k].in, 2, 1, &err);
-        cr_expect_eq(status, refused[k].status, "%s: %s", refused[k].spec, err.msg);
-        cr_expect(strstr(err.msg, refused[k].says), "%s: %s", refused[k].spec, err.msg);
-        test_rig_free(rig);
-    }
 }
