@@ -1,10 +1,10 @@
 /*
  * graph/plan/budget.c: with GPP_CHECKPOINT_BUDGET, what each partition keeps of a micro-batch between
- * forward and backward, and what it makes again: the programs' sections and the operators' times
- * become a chain, whose best plan (balance/chain.h) becomes the script that the programs follow.
+ * forward and backward, and what it computes again. The programs' sections and the operators' times
+ * become a chain; the chain's best plan (balance/chain.h) becomes the script that the programs follow.
  *
- * All programs of a step follow the scripts chosen for its full micro-batches, so that they agree
- * about what is in which buffer. What is chosen changes no result.
+ * Scripts are chosen for the full micro-batches of a step, and the programs of the last micro-batch
+ * follow the same scripts: both agree on what is in which buffer. The choice changes no result.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void add_times(const gpp__recipe *r, const gpp__plan_choice *choice, int 
 
 /* --- chains ----------------------------------------------------------------------------------- */
 
-/* A partition's chain: blocks of one or several sections, so that there are not too many. */
+/* A partition's chain. A block is one section, or several where there would be too many blocks. */
 typedef struct chain {
     int blocks;
     gpp__chain_block block[GPP__CHAIN_BLOCKS];
@@ -97,7 +97,7 @@ static gpp_status follow(gpp__program_set *set, int j, const gpp__script *s, gpp
     return gpp__program_follow(set->program[j], s->move, s->moves, err);
 }
 
-/* Bytes between forwards and backwards, of all micro-batches. */
+/* Bytes that all micro-batches keep between forward and backward, with the tape. */
 static size_t bytes_of(const gpp__program_set *set, int j, int m)
 {
     const gpp__program_info *i = gpp__program_get_info(set->program[j]);
@@ -119,8 +119,8 @@ static gpp_status fail_limit(const gpp__plan_choice *choice, int j, int m, size_
     return GPP_ENOMEM;
 }
 
-/* The best script for partition j within the limit. Where tensors do not fit as tightly together as
- * the chain supposes, it is told a smaller one. */
+/* Choose the best script for partition j within the limit. The chain supposes that tensors fit tightly
+ * together; where they do not, it is solved again with a smaller limit. */
 static gpp_status choose_script(const gpp__recipe *r, const gpp__plan_choice *choice, int j,
                                 gpp__program_set *full, gpp__program_set *last, int m, size_t limit,
                                 gpp_error *err)
@@ -153,7 +153,7 @@ static gpp_status choose_script(const gpp__recipe *r, const gpp__plan_choice *ch
 
 /* --- limits ----------------------------------------------------------------------------------- */
 
-/* Bytes of a device's plan, those between forwards and backwards and the others. */
+/* Split the bytes of a device's plan: those kept between forwards and backwards, and the rest. */
 static void sum_plan(const gpp__plan *plan, int device, size_t *between, size_t *rest)
 {
     *between = 0;
@@ -189,8 +189,8 @@ static bool is_limited(const gpp__recipe *r, const gpp__plan_choice *choice)
     return limited;
 }
 
-/* What the limit of its memory leaves to each partition of a device. @param over  out: a device's
- * plan is too large */
+/* Share what the limit of a device's memory leaves among its partitions.
+ * @param over  out: some device's plan is too large */
 static gpp_status share_memory(const gpp__recipe *r, const gpp__plan_choice *choice,
                                const gpp__plan *plan, size_t limit[], bool *over, gpp_error *err)
 {
@@ -214,7 +214,8 @@ static gpp_status share_memory(const gpp__recipe *r, const gpp__plan_choice *cho
     return GPP_OK;
 }
 
-/* The rest of a plan depends a little on what is kept: it is looked at again after the choice. */
+/* The rest of a plan depends a little on what is kept, so plan again after the choice, and choose again
+ * while the plan is too large. */
 static gpp_status choose_by_memory(const gpp__recipe *r, const gpp__plan_choice *choice,
                                    gpp__program_set *full, gpp__program_set *last, int m,
                                    size_t limit[], gpp_error *err)

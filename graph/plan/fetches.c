@@ -23,7 +23,7 @@ int gpp__fetches_most(const gpp__recipe *r)
 static size_t bytes_of(const gpp__desc *d, const gpp__desc *rows_of, const gpp__program_set *set)
 {
     size_t bytes = (size_t)gpp__desc_rows(rows_of, set->rows.rows) * gpp__desc_bytes(d);
-    return bytes ? bytes : 1; /* without rows it is still a buffer */
+    return bytes ? bytes : 1; /* a buffer has at least a byte */
 }
 
 static size_t most_bytes(const gpp__desc *d, const gpp__desc *rows_of, const gpp__program_set *full,
@@ -33,7 +33,7 @@ static size_t most_bytes(const gpp__desc *d, const gpp__desc *rows_of, const gpp
     return a > b ? a : b;
 }
 
-/* Of losses and seeds. */
+/* The fetches of losses and seeds: targets, class weights, gradients of outputs. */
 static int find_ends(const gpp__recipe *r, const gpp__program_set *full,
                      const gpp__program_set *last, gpp__fetch fetch[])
 {

@@ -1,6 +1,6 @@
 /*
- * graph/plan/step.c: from a recipe and the rows of a mini-batch to a plan: the pieces, their
- * programs, and what these say about bytes.
+ * graph/plan/step.c: from a recipe and the rows of a mini-batch to a plan: the rows are cut into
+ * micro-batches, programs are compiled for them, and the programs say how many bytes everything takes.
  */
 #include "graph/plan/step.h"
 
@@ -30,7 +30,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/** Scratch in which the updates of a block unpack gradients. */
+/* Scratch for the updates of a parameter block, in which they unpack gradients. */
 static size_t update_scratch(const gpp__stage *s, const struct gpp__mover *mover)
 {
     size_t most = 0, staging = gpp__update_staging(s, mover);
@@ -81,7 +81,7 @@ static gpp__stage_sizes stage_sizes(const gpp__recipe *r, int j, const gpp__prog
     };
 }
 
-/** What flows over a crossing; where micro-batches have two sizes, the larger's. */
+/* An edge with its bytes; where micro-batches have two sizes, those of the larger. */
 static gpp__edge edge_of(const gpp__recipe *r, const gpp__recipe_edge *c,
                          const gpp__program_set *full, const gpp__program_set *last)
 {
@@ -93,7 +93,7 @@ static gpp__edge edge_of(const gpp__recipe *r, const gpp__recipe_edge *c,
         .to = c->to,
         .out_port = c->out_port,
         .in_port = c->in_port,
-        .bytes = bytes ? bytes : GPP__ALIGN, /* it carries the order of tasks even without rows */
+        .bytes = bytes ? bytes : GPP__ALIGN, /* an edge without rows still orders tasks */
         .grad = out->grad,
         .backward_reads_out = out->backward_reads,
         .recompute_reads_out = out->recompute_reads,
@@ -132,11 +132,11 @@ static gpp__step_shape step_shape(const gpp__recipe *r, gpp_checkpoint checkpoin
     };
 }
 
-/** How far a partition may run ahead of the next when nothing goes back: one in work, one waiting.
- */
+/* How many micro-batches a partition may be ahead of the next one when nothing goes back: one in work,
+ * one waiting. */
 enum { EVALUATE_WINDOW = 2 };
 
-/** Lists for one plan. */
+/* What a plan is made from. */
 typedef struct sizes {
     gpp__stage_sizes *stage;
     gpp__edge *edge;
@@ -161,7 +161,8 @@ static gpp_status measure(const gpp__recipe *r, const int node_of[], unsigned fl
     return GPP_OK;
 }
 
-/* An update folds in statistics, but waits for no gradient: the step could still fail. */
+/* Some update folds in statistics but waits for no gradient. It has to wait for the whole step, which
+ * could still fail. */
 static bool commits_early(const gpp__recipe *r, unsigned flags, const sizes *z)
 {
     bool early = false;
@@ -170,7 +171,7 @@ static bool commits_early(const gpp__recipe *r, unsigned flags, const sizes *z)
     return early;
 }
 
-/* Where the last partition's device does not reach the caller's memory. */
+/* Scratch for the loss where the last partition's device does not reach the caller's memory. */
 static size_t loss_scratch(const gpp__recipe *r, unsigned flags, const gpp__program_set *full,
                            const gpp__program_set *last)
 {
@@ -224,7 +225,7 @@ gpp_status gpp__plan_programs(const gpp__recipe *r, const gpp__plan_choice *choi
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-/* 64 TiB of activations: what is larger is a mistake, and below it no size overflows. */
+/* 64 TiB of activations. More is a mistake; with less, no size overflows. */
 #define MOST_BYTES 0x1p46
 
 static gpp_status sane_rows(const gpp__recipe *r, const gpp__batch *batch, gpp_error *err)
@@ -241,8 +242,9 @@ static gpp_status sane_rows(const gpp__recipe *r, const gpp__batch *batch, gpp_e
                            (long long)batch->rows[0], bytes);
 }
 
-/** Cuts each mini-batch. @param m out: pieces  @param full, last out: rows of all pieces but the
- * last, and of the last */
+/* Cut each mini-batch.
+ * @param m     out: the number of pieces
+ * @param full  out: rows of all pieces but the last  @param last  out: rows of the last */
 static gpp_status cut_batches(const gpp__recipe *r, const gpp__step_plan *s, int *m,
                               gpp__batch *full, gpp__batch *last, gpp_error *err)
 {
@@ -266,7 +268,7 @@ static gpp_status cut_batches(const gpp__recipe *r, const gpp__step_plan *s, int
     return GPP_OK;
 }
 
-/** Programs of all pieces but the last, and of the last. */
+/* Get the programs of all pieces but the last, and of the last. */
 static gpp_status get_programs(gpp__step_plan *s, gpp__program_cache *cache,
                                const gpp__plan_choice *choice, int m, const gpp__batch *full,
                                const gpp__batch *last, gpp_error *err)

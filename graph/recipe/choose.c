@@ -1,5 +1,5 @@
 /*
- * graph/recipe/choose.c: a pipe's loss, optimizer and order of tasks from their specifications.
+ * graph/recipe/choose.c: a recipe's loss, optimizer and schedule from their specifications.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -208,7 +208,7 @@ gpp_status gpp__choose_schedule(gpp__recipe *r, const gpp_pipe_options *o, gpp_e
 
 gpp_status gpp_optimizer_param_scale(const char *optimizer, double *scale, gpp_error *err)
 {
-    gpp__recipe r = {0}; /* only to be asked for its optimizer */
+    gpp__recipe r = {0}; /* only for find_optimizer to fill */
     if (!scale)
         return gpp__fail(err, GPP_EINVAL, "scale is NULL");
     gpp_status status = optimizer ? find_optimizer(&r, optimizer, err) : GPP_OK;

@@ -1,6 +1,6 @@
 /*
- * graph/recipe/cut.c: which layers form which partition, what goes between partitions, and which
- * partitions keep their parameters together.
+ * graph/recipe/cut.c: which layers form which partition, the edges between partitions, and which
+ * partitions share a parameter block.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,9 +45,9 @@ static gpp_status given_balance(gpp__recipe *r, const int *balance, gpp_error *e
 }
 
 /*
- * A guess of a layer's time until there is a profile: arithmetic, and the bytes it reads and writes
- * at the roughly ten flops a core can do while one byte comes from memory. Renaming a tensor costs
- * nothing.
+ * A guess of an operator's time, used until there is a profile: its arithmetic, plus ten flops for
+ * each byte it reads or writes, which is roughly what a core can do while a byte comes from memory.
+ * A view renames a tensor and costs nothing.
  */
 double gpp__guess_cost(const gpp__layer *l)
 {
@@ -88,8 +88,8 @@ static bool is_placed(const gpp_model *m)
     return false;
 }
 
-/* Where layer `u` is: where it was put, else where the one before is, else where the next one is.
- */
+/* The device of layer `u`: its own placement, else that of the nearest placed layer before it, else of
+ * the next one behind it. */
 static const char *device_of_unit(const gpp_model *m, int u)
 {
     int at = u;

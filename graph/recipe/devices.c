@@ -8,7 +8,7 @@
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-/* A layer, the loss or the optimizer for which there are no functions on a GPU; NULL: none. */
+/* The name of the first layer, or of the loss or optimizer, without kernels for GPUs; NULL: none. */
 static const char *needs_cores(const gpp__recipe *r)
 {
     for (int k = 0; k < r->network->nodes; k++) {
@@ -31,7 +31,7 @@ static gpp_status get_machine(gpp__recipe *r, gpp__machine_source *source, void 
     return gpp__machine_find(&r->own_machine, request, err);
 }
 
-/* Without a request, whatever can run the model. */
+/* Without a request for devices, GPUs are considered only if they can run the whole model. */
 static gpp_status find_machine(gpp__recipe *r, gpp__machine_source *source, void *arg,
                                const gpp__device_request *request, gpp_error *err)
 {
@@ -43,7 +43,7 @@ static gpp_status find_machine(gpp__recipe *r, gpp__machine_source *source, void
     return status;
 }
 
-/* The memory node of a device that is not started: its NUMA node, where StarPU tells them apart. */
+/* The memory node that a CPU device would have: its NUMA node, if StarPU is told to separate them. */
 static int node_by_topology(const gpp__recipe *r, int d)
 {
     const char *numa = getenv("STARPU_USE_NUMA");
@@ -89,7 +89,7 @@ gpp_status gpp__choose_devices(gpp__recipe *r, const gpp_pipe_options *o,
     if (status != GPP_OK)
         return status;
     for (int j = 0; !specs && r->schedule == &gpp__schedule_interleaved && j < r->partitions; j++)
-        r->device_of[j] = j % r->devices; /* each device in every round */
+        r->device_of[j] = j % r->devices; /* every device has a partition in each round */
     return name_devices(r, err);
 }
 
@@ -112,7 +112,7 @@ static gpp_status check_placement(const gpp__recipe *r, const gpp_pipe_options *
     return GPP_OK;
 }
 
-/* A loss of the user's may be for CPU cores alone (no run_cuda); so may be others one day. */
+/* A loss of the caller's may have no run_cuda, and an optimizer no update_cuda. */
 static gpp_status check_kernels(const gpp__recipe *r, gpp_error *err)
 {
     int last = r->device_of[r->partitions - 1];

@@ -1,11 +1,11 @@
 /*
- * graph/recipe/lr_schedule.c: learning rates by number of updates, as gridpipe/schedule.h lists them.
+ * graph/recipe/lr_schedule.c: the learning rates that gridpipe/schedule.h lists.
  *
- * The formulas are PyTorch's closed forms, so a rate follows from t alone and a resumed training
- * goes on where it was. One-cycle: Smith and Topin, "Super-convergence", 2019, with two phases.
+ * The formulas are PyTorch's closed forms: a rate depends on t alone, so a resumed training goes on
+ * where it was. One-cycle: Smith and Topin, "Super-convergence", 2019, with two phases.
  *
- * A schedule is a row of a table: its keys, and its rate at t. A list of milestones may be longer
- * than an attribute's numbers, so it is taken out of the text before the rest is read as any
+ * A schedule is a row of a table: its keys, and its rate at t. A list of milestones may have
+ * more numbers than an attribute may, so it is cut out of the text before the rest is parsed as a
  * specification.
  */
 #include "graph/recipe/lr_schedule.h"
@@ -43,13 +43,13 @@ static double at_multistep(const gpp__lr_schedule *s, int64_t t, double lr)
     return lr * pow(s->gamma, passed);
 }
 
-/* How much of a change over `size` updates is done. */
+/* The part of a change over `size` updates that is done after t. */
 static double share_done(const gpp__lr_schedule *s, int64_t t)
 {
     return t < s->size ? (double)t / (double)s->size : 1;
 }
 
-/* From `from` to `to`, on half a wave. */
+/* From `from` to `to`, along half a cosine wave. */
 static double half_wave(double from, double to, double done)
 {
     return to + (from - to) * (1 + cos(pi * done)) / 2;
@@ -70,7 +70,7 @@ static double at_polynomial(const gpp__lr_schedule *s, int64_t t, double lr)
     return lr * pow(1 - share_done(s, t), s->power);
 }
 
-/* The first update has number 0: the top is at number start·size - 1, the end at size - 1. */
+/* Updates count from 0: the top is update start·size - 1, the end is update size - 1. */
 static double at_onecycle(const gpp__lr_schedule *s, int64_t t, double lr)
 {
     double first = s->max / s->div, last = first / s->final_div;
@@ -103,7 +103,7 @@ static double at_onecycle(const gpp__lr_schedule *s, int64_t t, double lr)
 static const gpp__key constant_keys[] = {WARMUP_KEY};
 static const gpp__key step_keys[] = {COUNT_KEY("size", size, 1, true), REAL_KEY(gamma, 0.1),
                                      WARMUP_KEY};
-/* "at" is here for lists of keys: it has been read when these are. */
+/* "at" is here only so that error messages list it: it is read before the other keys. */
 static const gpp__key multistep_keys[] = {COUNT_KEY("at", size, 0, false), REAL_KEY(gamma, 0.1),
                                           WARMUP_KEY};
 static const gpp__key cosine_keys[] = {COUNT_KEY("steps", size, 1, true), REAL_KEY(min, 0),
@@ -135,7 +135,7 @@ static const struct {
     const char *name;
     const gpp__key *keys;
     double (*at)(const gpp__lr_schedule *s, int64_t t, double lr);
-    bool milestones; /* it has the key "at" besides */
+    bool milestones; /* it also has the key "at" */
 } kinds[] = {
     {"constant", constant_keys, at_constant, false},
     {"step", step_keys, at_step, false},
@@ -218,7 +218,7 @@ static gpp_status find_kind(const char *name, int *kind, gpp_error *err)
     return gpp__fail(err, GPP_ENOENT, "no schedule is called \"%.40s\"; there are %s", name, known);
 }
 
-/* The name alone: what the key "at" means depends on it. */
+/* Read the name first: it decides whether there may be a key "at". */
 static gpp_status read_kind(const char *text, int *kind, gpp_error *err)
 {
     char name[64] = "";

@@ -6,14 +6,14 @@
 
 #include <gridpipe/schedule.h>
 
-/* Milestones that a schedule may have. */
+/* The most milestones of a schedule. */
 enum { GPP__MILESTONES = 64 };
 
-/** A value: it may be copied, and needs no release. */
+/** May be copied; needs no release. */
 typedef struct gpp__lr_schedule {
     int kind; /* index in the table of lr_schedule.c */
     int64_t warmup;
-    int64_t size; /* updates: a step's, or how long it changes */
+    int64_t size; /* updates: of a step, or of the whole change */
     double gamma; /* factor of a step */
     double min;   /* cosine's end */
     double from, to;
@@ -27,7 +27,7 @@ typedef struct gpp__lr_schedule {
  * @return GPP_OK, GPP_ESYNTAX, GPP_ENOENT (no such schedule or key), GPP_EINVAL (a value) */
 gpp_status gpp__lr_schedule_parse(gpp__lr_schedule *schedule, const char *text, gpp_error *err);
 
-/** The rate of the update after `t` others, t >= 0, with base rate lr. */
+/** The rate of update number t >= 0, counted from 0, with base rate lr. */
 double gpp__lr_schedule_at(const gpp__lr_schedule *schedule, int64_t t, double lr);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * graph/recipe/named.c: parameters and buffers by name: which there are, and whose they are.
+ * graph/recipe/named.c: the list of parameters and buffers by name, with the partition and the operator
+ * that have them.
  *
  * Operators that share parameters appear once, under the owner's name.
  */

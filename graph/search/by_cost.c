@@ -1,13 +1,14 @@
 /*
- * graph/search/by_cost.c: cuts of a model by what its layers take, as torchgpipe's balance package makes
- * them (Kim et al., "torchgpipe", arXiv 2004.09910): costs from a profile, block partition.
+ * graph/search/by_cost.c: cuts of a model by the time or the memory of its layers, as torchgpipe's
+ * balance package makes them (Kim et al., "torchgpipe", arXiv 2004.09910): costs come from a profile,
+ * and block partition makes the cut.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "balance/internal.h"
 
-/* Before anything is measured. */
+/* Check the arguments before anything is measured. */
 static gpp_status check(const gpp_model *model, int partitions, const int balance[], gpp_error *err)
 {
     if (!model || !balance)
@@ -21,7 +22,7 @@ static gpp_status check(const gpp_model *model, int partitions, const int balanc
     return status;
 }
 
-/* Cut by time, or by activations + param_scale · parameters, of a profile, which is freed. */
+/* Cut by the profile's times, or by its activations + param_scale · parameters. Frees the profile. */
 static gpp_status cut(gpp_profile *p, bool by_time, double param_scale, int partitions,
                       int balance[], gpp_error *err)
 {

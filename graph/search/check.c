@@ -1,6 +1,6 @@
 /*
- * graph/search/check.c: what a search is asked for, as far as making pipes and forecasts would not
- * refuse it.
+ * graph/search/check.c: checks of a search's options. What making a recipe or a forecast would refuse
+ * is left to them.
  */
 #include "graph/search/search.h"
 

@@ -1,6 +1,6 @@
 /*
- * graph/search/costs.c: what it costs to cut the model for given devices, pieces and checkpoint
- * mode, as gpp_balance_exact wants to know it: times from profiles, bytes estimated.
+ * graph/search/costs.c: the costs that gpp_balance_exact cuts by, for given devices, pieces and
+ * checkpoint mode. Times come from profiles. Bytes are estimates: only a plan knows them exactly.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static gpp_status costs_allocate(gpp__search_costs *c, const gpp__choice *choice
     return GPP_OK;
 }
 
-/* Micro-batches that are recomputed. With a budget it is not known before: half of them. */
+/* Micro-batches that are recomputed. A budget decides that later: assume half of them. */
 static double recomputed(const gpp__choice *choice)
 {
     switch (choice->checkpoint) {
@@ -52,12 +52,12 @@ static double recomputed(const gpp__choice *choice)
     }
 }
 
-/* May layer `u` be in partition j, for all that was asked for? */
+/* Layer `u` is not placed, or it is placed on the device of partition j. */
 static bool may_be_on(const gpp__choice *choice, int u, int j)
 {
-    const char *wish = choice->search->model->unit[u].device;
-    return !wish || strcmp(wish, choice->site->spec[j]) == 0 ||
-           strcmp(wish, choice->site->name[choice->site->device_of[j]]) == 0;
+    const char *placed = choice->search->model->unit[u].device;
+    return !placed || strcmp(placed, choice->site->spec[j]) == 0 ||
+           strcmp(placed, choice->site->name[choice->site->device_of[j]]) == 0;
 }
 
 static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
@@ -79,7 +79,7 @@ static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
     }
 }
 
-/* GPUs have memories of their own; other devices where the caller says so. */
+/* A GPU has memory of its own. Other devices share memory unless the caller says otherwise. */
 static bool are_apart(const gpp__choice *choice, int a, int b)
 {
     const gpp_forecast_options *o = &choice->search->options.forecast;
@@ -88,7 +88,7 @@ static bool are_apart(const gpp__choice *choice, int a, int b)
                       : a != b && (site->kind[a] == 0 || site->kind[b] == 0);
 }
 
-/* As forecasts have it, but for GPUs whose links to other GPUs are of their own speed. */
+/* As in forecasts, except that all links of a device have one speed here. */
 static double link_speed(const gpp__choice *choice, int device)
 {
     const gpp_forecast_options *o = &choice->search->options.forecast;
@@ -109,7 +109,8 @@ static double link_speed(const gpp__choice *choice, int device)
     return GPP_FORECAST_BYTES_PER_US;
 }
 
-/* A start is enough. */
+/* One price for each partition. It ignores where the other end is: the cut is only a start, which
+ * forecasts improve. */
 static void price_links(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp_forecast_options *o = &choice->search->options.forecast;
@@ -134,7 +135,7 @@ static void size_layers(gpp__search_costs *c, const gpp__choice *choice)
         c->tape[u] = (size_t)(scale * (double)p->layer[u].activation_bytes);
 }
 
-/* What goes from layer to layer: to the next one, or further. */
+/* Bytes of the values between layers: to the next one, or further. */
 static void size_crossings(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp__network *n = &choice->search->model->network;

@@ -1,15 +1,15 @@
 /*
  * graph/search/cut.c: where to cut the model for given devices, pieces and checkpoint mode.
  *
- * gpp_balance_exact makes the slowest partition fast, by what layers cost alone and an estimate of
- * bytes: a start. What counts is the step that a forecast of the cut predicts, and the bytes that
- * its plan has. So while the plan is beyond the limit, the difference between both counts of bytes
- * is charged to each partition and the model is cut again; and from the cut found, a few layers
- * move over one cut at a time as long as the step gets shorter.
+ * gpp_balance_exact gives a start: the cut whose slowest partition is fastest, by the times of single
+ * layers and an estimate of bytes. What counts is the step that a forecast predicts and the bytes
+ * that the plan has. While the plan is over the limit, the difference between the plan's bytes and
+ * the estimate is charged to each partition, and the model is cut again. Then a few layers move over
+ * one border at a time, as long as the predicted step gets shorter.
  *
- * The *leanest* cut is the one whose fullest device has the fewest bytes, whatever its time: of all
- * cuts where they are few, else found by moving layers as above. Whether anything fits is decided
- * by it, so the answer does not depend on times.
+ * The *leanest* cut is the one whose fullest device has the fewest bytes, whatever its time. All cuts
+ * are tried where there are few; else layers move as above. The leanest cut decides whether anything
+ * fits, so the answer does not depend on measured times.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@ enum {
     MOST_CORRECTIONS = 6,
     MOST_ROUNDS = 8,      /* of moves for time */
     MOVED_PARTITIONS = 4, /* more are not refined by forecasts */
-    FARTHEST = 3,         /* layers at once: cheap ones lie between those that count */
+    FARTHEST = 3,         /* layers that move at once: cheap layers lie between expensive ones */
     LEANEST_ROUNDS = 64,  /* of moves for bytes */
     LEANEST_PARTITIONS = 8,
-    LEANEST_CUTS = 48 /* as many are all tried */
+    LEANEST_CUTS = 48 /* if there are no more, all are tried */
 };
 
 /* --- all cuts, and those nearby ----------------------------------------------------------------
@@ -40,7 +40,7 @@ static bool is_better(const gpp__choice *choice, bool by_time, const gpp__trial 
     return !gpp__trial_fits(choice->search, b) || a->step_ms < b->step_ms;
 }
 
-/* There is no plan within the limit. */
+/* There is no plan within the limit: only a budget can tell. */
 static bool is_none(const gpp__choice *choice, gpp_status status)
 {
     return status == GPP_ENOMEM && choice->checkpoint == GPP_CHECKPOINT_BUDGET;
@@ -60,7 +60,7 @@ static gpp_status try_cut(const gpp__choice *choice, bool by_time, gpp__trial *n
     return GPP_OK;
 }
 
-/* Move `layers` over the cut behind partition j. */
+/* Move `layers` layers over the border behind partition j. */
 static gpp_status move(const gpp__choice *choice, const gpp__search_costs *c, bool by_time, int j,
                        int layers, gpp__trial *next, gpp__trial *best, bool *moved, gpp_error *err)
 {
@@ -139,7 +139,7 @@ static gpp_status leanest_init(gpp__leanest *l, const gpp__choice *choice, gpp_e
     return status;
 }
 
-/* Plans of this cut in all modes. */
+/* Plan this cut in all modes. */
 static gpp_status look_at(const gpp__choice *choice, const int balance[], gpp__leanest *l,
                           gpp_error *err)
 {
@@ -214,7 +214,7 @@ static gpp_status leanest_nearby(const gpp__choice *choice, gpp__search_costs *c
     return status == GPP_OK ? climb(choice, c, false, best, err) : status;
 }
 
-/* By plans alone. GPP_ENOENT: there is no cut at all. */
+/* Find the leanest cut, by plans alone. GPP_ENOENT: there is no cut at all. */
 static gpp_status find_leanest(const gpp__choice *choice, gpp__trial *trial, gpp_error *err)
 {
     gpp__search_costs c;
@@ -229,7 +229,7 @@ static gpp_status find_leanest(const gpp__choice *choice, gpp__trial *trial, gpp
 
 /* --- the best cut ----------------------------------------------------------------------------- */
 
-/* Let every partition's limit count what the plan of this cut has beyond the estimate, or less. */
+/* Correct every partition's limit by what the plan of this cut has more, or less, than estimated. */
 static void correct(gpp__search_costs *c, const gpp__choice *choice, const gpp__trial *t,
                     double correction[], bool first)
 {
@@ -244,7 +244,7 @@ static void correct(gpp__search_costs *c, const gpp__choice *choice, const gpp__
     }
 }
 
-/* From a cut that does not fit to a fast one that does, if one is found. */
+/* Go from a cut that does not fit to a fast one that does, if there is one. */
 static gpp_status cut_again(const gpp__choice *choice, gpp__search_costs *c, gpp__trial *best,
                             gpp_error *err)
 {
@@ -324,7 +324,7 @@ static gpp_status keep_cut(const gpp__choice *choice, gpp__trial *trial, gpp_err
     return gpp__trial_foresee(choice, trial, err);
 }
 
-/* By what layers cost alone. GPP_ENOENT: there is no cut. */
+/* Cut by the costs of layers alone. GPP_ENOENT: there is no cut. */
 static gpp_status cut_first(const gpp__search_costs *c, gpp__trial *trial, gpp_error *err)
 {
     gpp_error own = GPP_ERROR_INIT;
@@ -366,7 +366,7 @@ static gpp_status measure_leanest(const gpp__choice *choice, gpp__trial *trial, 
     return gpp__trial_plan(choice, trial, err);
 }
 
-/* With a budget it is the forecast that tells whether there is a plan. */
+/* With a budget, only a forecast tells whether there is a plan. */
 static gpp_status measure_budget(const gpp__choice *choice, gpp__trial *trial, gpp_error *err)
 {
     gpp__search_costs c;

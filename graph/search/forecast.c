@@ -2,13 +2,13 @@
  * graph/search/forecast.c: a training step predicted. The pipe's recipe gives plan and programs, a
  * profile the times of the operators that run in each of them, the simulator the rest.
  *
- * A GPU is a device like others with a memory node of its own: it runs one task at a time, and what
- * its tasks read comes over links. Profiles of it are taken alone, since it shares no memory with
- * other devices; cores do with other cores.
+ * A GPU is a device with a memory node of its own: it runs one task at a time, and what its tasks read
+ * comes over links. Its profile is taken while other devices are idle, since a GPU shares no memory
+ * with them. Cores share memory with other cores, so their profile is taken while those work.
  *
- * What no profile knows is counted in bytes, at the speed at which the device reads and writes
- * memory: an update reads gradients, parameters and state and writes the latter two, a loss reads
- * outputs and writes their gradients.
+ * Tasks that no profile covers are counted in bytes, at the speed at which the device reads and writes
+ * memory: an update reads gradients, parameters and optimizer state and writes the latter two; a loss
+ * reads outputs and writes their gradients.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ typedef struct forecaster {
     gpp__program_cache programs;
     gpp__plan_choice choice;
     gpp__step_plan step;
-    gpp__profile_list list; /* those given, or those taken here: */
-    gpp_profile **own;      /* [owned] */
+    gpp__profile_list list; /* profiles, given or taken here */
+    gpp_profile **own;      /* [owned] profiles taken here */
     int owned;
     double *busy, *speed; /* [devices] part of its working time in which others work, too; bytes it
                              reads and writes in a microsecond */
@@ -103,7 +103,7 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
 
 /* --- devices ---------------------------------------------------------------------------------- */
 
-/* As gpp__profile_kind. */
+/* Devices of one kind share profiles: gpp__profile_kind. */
 static int kind_of(const gpp__recipe *r, int d)
 {
     return gpp__recipe_on_gpu(r, d) ? 0 : r->device_threads[d];
@@ -118,7 +118,7 @@ static int others_of(const gpp__recipe *r, int device)
     return others;
 }
 
-/* Times of one GPU serve the others if they are of one model. */
+/* Times of one GPU serve the others only if all are of one model. */
 static gpp_status check_gpus(const gpp__recipe *r, gpp_error *err)
 {
     char first[64], name[64];
@@ -136,7 +136,7 @@ static gpp_status check_gpus(const gpp__recipe *r, gpp_error *err)
     return GPP_OK;
 }
 
-/* A profile of a GPU is of the pipe's, and of the way it computes. */
+/* A profile of a GPU must be of the pipe's GPU model and of its way of computing. */
 static gpp_status check_gpu_profile(const gpp__recipe *r, const gpp_profile *profile, int k,
                                     gpp_error *err)
 {
@@ -190,7 +190,7 @@ static gpp_status take_given(forecaster *f, gpp_error *err)
     return status;
 }
 
-/* On this device, while those it shares memory with run the same, or alone. */
+/* Take a profile on this device, alone or while the devices it shares memory with do the same work. */
 static gpp_status take_profile(forecaster *f, int device, bool alone, gpp_error *err)
 {
     const gpp__recipe *r = f->recipe;
@@ -233,7 +233,7 @@ static gpp_status fail_without(const forecaster *f, int d, gpp_error *err)
                      r->device_threads[d], r->device_name[d], f->options->profile[0]->device);
 }
 
-/* GPUs share profiles, and so do devices with as many cores. */
+/* One profile serves all GPUs, and one all devices with as many cores. */
 static gpp_status take_profiles(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -252,7 +252,7 @@ static gpp_status take_profiles(forecaster *f, gpp_error *err)
 
 /* --- times of cells --------------------------------------------------------------------------- */
 
-/* What comes from another device is not in this one's caches. */
+/* Ports cost extra: what comes from another device is not in this one's caches. */
 static double forward_ms(const gpp__program *program, gpp__pass pass,
                          const gpp_operator_profile op[], double speed)
 {
@@ -300,7 +300,7 @@ static double update_ms(const forecaster *f, int j)
                    s->grads_end + 2 * s->params_end + 2 * gpp__recipe_optimizer_bytes(r, j));
 }
 
-/* What crosses to the caller. */
+/* Bytes of the edges to the caller. */
 static size_t output_bytes(const forecaster *f)
 {
     size_t bytes = 0;
@@ -406,7 +406,7 @@ static bool has_gpu(const forecaster *f, int node)
     return false;
 }
 
-/* What was not said is as it was measured between the host and a GPU, where a GPU is at an end. */
+/* The caller's speed; else, where a GPU is at one end, what a profile measured between host and GPU. */
 static double link_speed(const forecaster *f, int from, int to)
 {
     const gpp_forecast_options *o = f->options;
@@ -450,7 +450,7 @@ static gpp_status simulate(forecaster *f, gpp_error *err)
     return gpp__simulate(&spec, &f->result, err);
 }
 
-/* Milliseconds in which devices a and b both work: along both tables at once. */
+/* Milliseconds in which devices a and b both work. Goes along both tables at once. */
 static double both_busy(const forecaster *f, int a, int b)
 {
     const gpp__plan *plan = f->step.plan;
@@ -479,8 +479,9 @@ static void share_busy(forecaster *f)
     }
 }
 
-/* How long tasks take depends on what else runs meanwhile, and the other way round. It settles
- * fast: a device in company is slower by tenths, not by times. */
+/* Task times depend on what else runs meanwhile, which depends on task times. So times and simulation
+ * take turns. A few rounds are enough: other busy cores make a device slower by tenths, not by
+ * multiples. */
 static gpp_status settle(forecaster *f, gpp_error *err)
 {
     enum { ROUNDS = 4 };
@@ -530,9 +531,9 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
     return true;
 }
 
-/* What device d takes for its partitions' cells, after the first micro-batch has come there, and
- * before the last gradient has gone from there to the first partition; where backwards are split,
- * gradients of parameters may be all that is left by then. */
+/* A lower bound for the step from device d: its cells, the forwards that bring the first micro-batch
+ * to it, and the backwards that take the last gradient from it to the first partition. Where backwards
+ * are split, only gradients of parameters may be left by then, so the way back does not count. */
 static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
 {
     const gpp__plan *plan = f->step.plan;

@@ -1,10 +1,10 @@
 /*
  * graph/search/forecast_times.c: times of operators from several profiles.
  *
- * For rows that no profile has, times lie on the line through the profiles with the next ones below
- * and above, or are in proportion to the nearest. Cores share caches, memory and power: what an
- * operator takes lies between what it takes alone and what it takes while the others are busy, in
- * proportion to how long they are.
+ * For a number of rows without a profile, times lie on the line through the profiles with the next
+ * fewer and next more rows, or are in proportion to the nearest profile. Cores share caches, memory
+ * and power, so an operator's time lies between its time alone and its time while the other cores are
+ * busy, in proportion to how long they are busy.
  */
 #include "graph/search/forecast_times.h"
 
@@ -26,7 +26,7 @@ int64_t gpp__first_rows(const int64_t rows[GPP_MAX_BATCHES])
     return rows[b];
 }
 
-/* How many others ran beside the profiles that come nearest to `others`. */
+/* Of the numbers of devices that ran beside a profile, the one nearest to `others`. */
 static int nearest_beside(const gpp__profile_list *list, int kind, int others)
 {
     int best = -1;
@@ -39,7 +39,7 @@ static int nearest_beside(const gpp__profile_list *list, int kind, int others)
     return best;
 }
 
-/* That with the next number of rows at or below (above) `rows`; NULL: none. */
+/* The profile with the next number of rows at or below (above) `rows`; NULL: none. */
 static const gpp_profile *next_to(const gpp__profile_list *list, int kind, int beside, int64_t rows,
                                   bool above)
 {
@@ -69,7 +69,7 @@ static void scale(gpp_operator_profile *op, double factor)
     op->backward_us *= factor;
 }
 
-/* Adds `part` of operator k's times with so many others beside, for `rows`. */
+/* Add `part` times each operator's times for `rows` with so many other devices busy. */
 static void add_times(const gpp__profile_list *list, int kind, int beside, int64_t rows, int k,
                       double part, gpp_operator_profile *op)
 {

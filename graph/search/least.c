@@ -2,17 +2,17 @@
  * graph/search/least.c: what would fit when nothing does: the smallest limit for this mini-batch,
  * and the largest mini-batch for this limit.
  *
- * Both are edges: what is found fits, and one byte or one row beside it nothing does. Modes other
- * than budget need a number of bytes that does not depend on the limit. A plan with a budget exists
- * or not depending on the limit, so its edge is found by bisection. Bytes grow with the mini-batch
- * but for small steps where its pieces change, which is why the row beside the edge is looked at
- * with all numbers of chunks.
+ * Both answers are sharp: what is found fits, and with one byte less or one row more nothing does. The
+ * bytes of modes without a budget do not depend on the limit. Whether a plan with a budget exists
+ * depends on the limit, so its least limit is found by bisection. Bytes grow with the mini-batch, but
+ * for small steps where the number of pieces changes: that is why the next row is tried with all
+ * numbers of chunks.
  */
 #include <stdlib.h>
 
 #include "graph/search/search.h"
 
-/* What the pipe's order of tasks does not know does not fit. */
+/* A pipe that the schedule refuses does not fit. */
 static gpp_status fits_if_possible(const gpp__choice *choice, bool *fits, gpp_error *err)
 {
     gpp_error own = GPP_ERROR_INIT;
@@ -54,7 +54,7 @@ static gpp_status lower(const gpp__search *s, const gpp__site *site, gpp__pieces
     return status;
 }
 
-/* More than any machine has, and no sum of such overflows. */
+/* More than any machine has; sums of a few of these do not overflow. */
 #define UNLIMITED (SIZE_MAX / 16)
 
 static gpp_status find_limit(const gpp__search *s, size_t *limit, gpp_error *err)
@@ -73,7 +73,7 @@ static gpp_status find_limit(const gpp__search *s, size_t *limit, gpp_error *err
 
 /* --- the mini-batch --------------------------------------------------------------------------- */
 
-/* Some pipe of so many pieces fits. */
+/* Some pipe with so many pieces fits. */
 static gpp_status some_fits(const gpp__search *s, gpp__pieces pieces, bool *fits, gpp_error *err)
 {
     static const gpp_checkpoint mode[] = {GPP_CHECKPOINT_ALWAYS, GPP_CHECKPOINT_BUDGET,
@@ -88,7 +88,7 @@ static gpp_status some_fits(const gpp__search *s, gpp__pieces pieces, bool *fits
     return status;
 }
 
-/* @param most  numbers of chunks that are tried, the highest first; 0: all */
+/* @param most  how many numbers of chunks are tried, the highest first; 0: all */
 static gpp_status batch_fits(const gpp__search *s, int64_t batch, int most, bool *fits,
                              gpp_error *err)
 {
@@ -104,7 +104,7 @@ static gpp_status batch_fits(const gpp__search *s, int64_t batch, int most, bool
     return status;
 }
 
-/* An edge between a mini-batch that fits and a larger one that does not. */
+/* Bisect between a mini-batch that fits and a larger one that does not. */
 static gpp_status bisect(const gpp__search *s, int64_t *yes, int64_t no, int most, gpp_error *err)
 {
     gpp_status status = GPP_OK;

@@ -1,9 +1,9 @@
 /*
  * graph/search/reasons.c: why a candidate was chosen, or what it lacks, in words.
  *
- * A step is, on the average of its devices, the sum of work, recomputation, the runtime's own time,
- * waiting, and a rest (losses, updates). What a slower candidate lacks is the part that exceeds the
- * best one's by most.
+ * A step is the sum of work, recomputation, the runtime's own time, waiting and a rest (losses,
+ * updates), each on the average of the devices. The reason why a candidate is slower is the part that
+ * exceeds the best candidate's by most.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static const char *bytes_text(size_t bytes, phrase out)
     return out;
 }
 
-/* Three digits where there are as many. */
+/* Three significant digits. */
 static const char *ms_text(double ms, phrase out)
 {
     int decimals = ms >= 100 ? 0 : ms >= 10 ? 1 : ms >= 1 ? 2 : 3;
@@ -75,7 +75,7 @@ static int64_t rows_of(const gpp__considered *e, int64_t batch)
     return rows;
 }
 
-/* Layers themselves take longer: elsewhere, or in other pieces. */
+/* The layers themselves take longer: on other devices, or in other pieces. */
 static void explain_work(const gpp__search *s, const gpp__considered *e,
                          const gpp__considered *best, phrase out)
 {
@@ -92,7 +92,8 @@ static void explain_work(const gpp__search *s, const gpp__considered *e,
                  (long long)rows_of(e, s->pipe.batch));
 }
 
-/* GPipe's bubble of even partitions is (n - 1) / (m + n - 1); much more comes from uneven ones. */
+/* GPipe's bubble of even partitions is (n - 1) / (m + n - 1). If it is much more, the partitions are
+ * uneven. */
 static void explain_wait(const gpp__considered *e, phrase out)
 {
     const gpp_candidate *c = &e->candidate;
@@ -101,7 +102,7 @@ static void explain_wait(const gpp__considered *e, phrase out)
              c->bubble > 0.02 + 1.5 * even ? "uneven partitions" : "few chunks");
 }
 
-/* Neither layers nor waiting: losses, updates. */
+/* The rest: losses and updates. */
 static double rest_ms(const gpp__considered *e)
 {
     const gpp__trial *t = &e->trial;
@@ -134,7 +135,7 @@ static void explain_time(const gpp__search *s, const gpp__considered *e,
         snprintf(out, sizeof(phrase), "%.40s of losses and updates", ms_text(rest_ms(e), ms));
 }
 
-/* As fast as the best one, but not preferred. */
+/* The candidate is as fast as the best one, which is preferred for its bytes, partitions or chunks. */
 static void explain_equal(const gpp_candidate *c, const gpp_candidate *best, phrase out)
 {
     phrase more;
@@ -174,7 +175,7 @@ static void explain(const gpp__search *s, gpp__considered *e, const gpp__conside
 
 /* --- advice ----------------------------------------------------------------------------------- */
 
-/* A whole sentence, or nothing where it has no room. */
+/* Append a sentence; nothing where it has no room. */
 __attribute__((format(printf, 2, 3))) static void say(gpp_plan_table *t, const char *format, ...)
 {
     size_t at = strlen(t->advice), room = sizeof t->advice - at;
@@ -202,7 +203,7 @@ static bool differs(const gpp_candidate *a, const gpp_candidate *b, difference h
     }
 }
 
-/* The best of those that differ from the chosen one in that. */
+/* Say why the best candidate that differs from the chosen one in `how` was not chosen. */
 static void compare(const gpp__search *s, const gpp__considered *best, difference how,
                     gpp_plan_table *t)
 {
@@ -216,7 +217,7 @@ static void compare(const gpp__search *s, const gpp__considered *best, differenc
     }
 }
 
-/* What memory costs in time. */
+/* Say what saving memory costs in time. */
 static void regret(const gpp__search *s, const gpp__considered *best, gpp_plan_table *t)
 {
     const gpp_candidate *fast = NULL;
@@ -243,7 +244,7 @@ static void advise(const gpp__search *s, const gpp__considered *best, gpp_plan_t
     regret(s, best, t);
 }
 
-/* The one that needs the least; NULL: a budget that has no plan yet. */
+/* The candidate that needs the fewest bytes; NULL: there are only budgets without a plan. */
 static const gpp_candidate *leanest(const gpp__search *s, size_t needed)
 {
     for (int k = 0; k < s->entries; k++)
@@ -252,7 +253,7 @@ static const gpp_candidate *leanest(const gpp__search *s, size_t needed)
     return NULL;
 }
 
-/* Nothing fits. The whole of it has room in an error record. */
+/* Nothing fits: say what would. The text fits into an error record. */
 static void suggest(const gpp__search *s, gpp_plan_table *t)
 {
     const gpp_candidate *lean = leanest(s, t->needed_limit);

@@ -1,6 +1,6 @@
 /*
- * graph/search/search.c: the pipe with the shortest predicted step: every number of partitions and pieces
- * is tried in every checkpoint mode, and the table is made.
+ * graph/search/search.c: the search for the pipe with the shortest predicted step: every number of
+ * partitions and pieces is tried in every checkpoint mode, and the table is made.
  *
  * Numbers of chunks are 2^k and 3 · 2^k: neighbours differ by a half or a third, which is how
  * coarsely a step depends on them. The search is deterministic for given profiles.
@@ -12,9 +12,8 @@
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* The recipe of a pipe of all layers on one device, the first of the list: it checks loss, optimizer and the
- * like, and knows layers, cores and what lies beside parameters. Where layers are placed does not
- * matter to it. */
+/* The recipe of one partition with all layers, on the first device of the list. Making it checks the
+ * options; it gives the bytes of layers. It ignores where layers are placed. */
 static gpp_status make_plain(gpp__search *s, gpp_error *err)
 {
     gpp_model *copy;
@@ -39,7 +38,7 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
     return status;
 }
 
-/* Parameters, packed weights, gradients, optimizer state. */
+/* Bytes whatever the micro-batch: parameters, packed weights, gradients, optimizer state. */
 static size_t operator_bytes(const gpp__stage *s, int k, size_t states)
 {
     bool own = s->layer[k].shares < 0;
@@ -114,7 +113,7 @@ gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balanc
     return o;
 }
 
-/* Partitions that are tried: `partitions` alone, or 1 ... so many. */
+/* The most partitions that are tried where their number is free. */
 static int most_partitions(const gpp__search *s)
 {
     int most = s->model->count;
@@ -124,8 +123,8 @@ static int most_partitions(const gpp__search *s)
                                                                          : most;
 }
 
-/* Without a list, a site whose partitions would share a device offers nothing that fewer of them do
- * not, unless it is asked for, or layers are placed so. */
+/* Partitions that share a device gain nothing over fewer partitions. So without a list of devices such
+ * a site is left out, unless it is asked for or layers are placed so. */
 static gpp_status add_site(gpp__search *s, int partitions, bool asked_for, bool *more,
                            gpp_error *err)
 {
@@ -214,7 +213,7 @@ static gpp_status reserve_entry(gpp__search *s, gpp_error *err)
     return GPP_OK;
 }
 
-/* Everything can be kept at no cost: a budget would only keep it, too. */
+/* Everything can be kept without slowing the step, so a budget would keep everything, too. */
 static bool has_room(const gpp__search *s, const gpp__choice *choice)
 {
     for (int k = 0; k < s->entries; k++) {
@@ -226,8 +225,8 @@ static bool has_room(const gpp__search *s, const gpp__choice *choice)
     return false;
 }
 
-/* A pipe that cannot be cut so, for which there is no plan, or which the order of tasks that was
- * asked for does not know, is none. */
+/* The failure means that there is no such candidate: no cut, no plan within a budget, or a schedule
+ * that refuses it. */
 static bool is_none(gpp__search *s, const gpp__choice *choice, gpp_status status,
                     const gpp_error *why)
 {
@@ -307,7 +306,7 @@ static int by_number(double a, double b)
     return (a > b) - (a < b);
 }
 
-/* Those that fit first, then by time, by bytes. */
+/* Candidates that fit come first; then by time, then by bytes. */
 static int by_rank(const void *a, const void *b)
 {
     const gpp_candidate *x = &((const gpp__considered *)a)->candidate;
@@ -340,7 +339,7 @@ static int choose(const gpp__search *s)
     return best;
 }
 
-/* Keep the best one and the first `listed` others. */
+/* Keep the best candidate and the first `listed` others. */
 static void shorten(gpp__search *s, int *best)
 {
     int listed = s->options.listed, kept = 0, others = 0;

@@ -1,11 +1,17 @@
 /*
- * graph/search/search.h: the search for the fastest pipe (gpp_plan_search), shared by search_check.c
- * (what is asked for), search.c (what is tried, the table), search_sites.c (devices and profiles),
- * search_trial.c (one pipe), search_costs.c and search_cut.c (where to cut), search_least.c (what
- * would fit when nothing does) and search_words.c (the reasons, in words).
+ * graph/search/search.h: the search for the fastest pipe (gpp_plan_search).
+ *
+ *   check.c    the options
+ *   search.c   what is tried; the table
+ *   sites.c    devices, and profiles of the model there
+ *   trial.c    what one pipe would do
+ *   costs.c    costs of layers for a cut
+ *   cut.c      where to cut
+ *   least.c    what would fit when nothing does
+ *   reasons.c  why a candidate was chosen or not, in words
  */
-#ifndef GPP_GRAPH_SEARCH_H
-#define GPP_GRAPH_SEARCH_H
+#ifndef GPP_SEARCH_SEARCH_H
+#define GPP_SEARCH_SEARCH_H
 
 #include <gridpipe/plan.h>
 
@@ -20,8 +26,8 @@ typedef struct gpp__site {
     int *kind;                   /* [devices] cores of each; 0: a GPU (gpp__profile_kind) */
     const char **spec;           /* [partitions] for gpp_pipe_options.devices; into `name`, or the
                                     caller's */
-    const gpp_profile **profile; /* [profiles] beside all others, of the same kind by ascending
-                                    rows; then [alone] of devices alone */
+    const gpp_profile **profile; /* [profiles] taken beside the other devices, those of a kind by
+                                    ascending rows; then [alone] taken while the others are idle */
     int profiles, alone;
 } gpp__site;
 
@@ -33,22 +39,22 @@ typedef struct gpp__pieces {
 
 enum { GPP__SEARCH_MODES = 4 };
 
-/** What one pipe would do. */
+/** What one pipe would do. Times are 0 where only bytes were asked for. */
 typedef struct gpp__trial {
-    int *balance;   /* [partitions] */
-    size_t *bytes;  /* [devices] */
-    size_t most;    /* of them */
-    int fullest;    /* whose that is */
-    bool free;      /* it is the fastest cut that the costs of layers say, limit or no limit */
-    double step_ms; /* 0 where only bytes were asked for */
+    int *balance;  /* [partitions] */
+    size_t *bytes; /* [devices] */
+    size_t most;   /* of them */
+    int fullest;   /* whose that is */
+    bool free;     /* the limit changes nothing: this is the fastest cut by the costs of layers */
+    double step_ms;
     double bound_ms, bubble;
-    /* Parts of the step, on the average of devices: forwards and backwards, recomputations, the
-     * runtime's own time, doing nothing. */
+    /* Parts of the step, each on the average of the devices: forwards and backwards, recomputations,
+     * the runtime's own time, doing nothing. */
     double work_ms, again_ms, overhead_ms, idle_ms;
 } gpp__trial;
 
-/** The leanest cuts of pipes that differ in their mode alone, of those without a budget: plans for
- * all three come from the same programs. */
+/** The leanest cuts of pipes that differ only in their checkpoint mode, in the three modes without a
+ * budget. Their plans are made from the same programs. */
 enum { GPP__PLAIN_MODES = 3 };
 typedef struct gpp__leanest {
     const gpp__site *site; /* NULL: nothing is known */
@@ -95,7 +101,7 @@ typedef struct gpp__choice {
     gpp_checkpoint checkpoint;
 } gpp__choice;
 
-/* --- search_check.c --------------------------------------------------------------------------- */
+/* --- check.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__search_check(const gpp_model *model, const gpp_pipe_options *pipe,
                              const gpp_plan_options *options, gpp_error *err);
@@ -110,41 +116,41 @@ bool gpp__search_tries(const gpp__search *search, gpp_checkpoint mode, int micro
 /** The pipe's options of a choice with this cut. */
 gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balance[]);
 
-/* --- search_sites.c --------------------------------------------------------------------------- */
+/* --- sites.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__site_init(gpp__site *site, const gpp__search *search, int partitions,
                           gpp_error *err);
 void gpp__site_release(gpp__site *site);
-/** Profiles for all pieces of all sites, as far as they are not given and worth taking. */
+/** Take profiles for all pieces of all sites, where none is given and taking one is worth it. */
 gpp_status gpp__search_profiles(gpp__search *search, gpp_error *err);
-/** The profile of a device of this kind whose rows are nearest, the smaller one where two are as
- * near. There is one. */
+/** The profile of this kind of device with the nearest number of rows; of two as near, the one with
+ * fewer. There is at least one. */
 const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t rows);
 /** Devices of the site that share memory with this one. */
 int gpp__site_others(const gpp__site *site, int device);
-/** The machine's GPUs, if candidates may be on some; then no candidate may need more memory than
- * the smallest of them has. */
+/** Find the machine, with its GPUs if candidates may be on some. No candidate may then need more memory
+ * than the smallest of these GPUs has. */
 gpp_status gpp__search_machine(gpp__search *search, gpp_error *err);
-/** Rows of the micro-batches a profile was taken of. */
+/** Rows of the micro-batches that a profile was taken with. */
 int64_t gpp__profile_rows(const gpp_profile *profile);
 
-/* --- search_trial.c --------------------------------------------------------------------------- */
+/* --- trial.c --------------------------------------------------------------------------- */
 
 gpp_status gpp__trial_init(gpp__trial *trial, const gpp__site *site, gpp_error *err);
 void gpp__trial_release(gpp__trial *trial);
 void gpp__trial_swap(gpp__trial *a, gpp__trial *b);
-/** Whether it is within the limit, which may be none. */
+/** Whether the trial is within the limit of memory, if there is one. */
 bool gpp__trial_fits(const gpp__search *search, const gpp__trial *trial);
-/** The step with the trial's cut, by forecast. @return as gpp_forecast_new; GPP_ENOMEM is not
- * recorded where it says that a budget has no plan */
+/** Forecast the step with the trial's cut.
+ * @return as gpp_forecast_new; GPP_ENOMEM is not recorded where it means that a budget has no plan */
 gpp_status gpp__trial_foresee(const gpp__choice *choice, gpp__trial *trial, gpp_error *err);
-/** The bytes alone, by its plan, in a mode without a budget. */
+/** Only the bytes, by a plan, in a mode without a budget. */
 gpp_status gpp__trial_plan(const gpp__choice *choice, gpp__trial *trial, gpp_error *err);
-/** The same in modes first ... last. @param trial  by mode; all of the same cut */
+/** The same for modes first ... last. @param trial  [mode]; all of the same cut */
 gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,
                             gpp__trial trial[], gpp_error *err);
 
-/* --- search_costs.c --------------------------------------------------------------------------- */
+/* --- costs.c --------------------------------------------------------------------------- */
 
 typedef struct gpp__search_costs {
     gpp_cut_costs cut;
@@ -164,7 +170,7 @@ double gpp__search_costs_bytes(const gpp__search_costs *costs, int j, int a, int
 /** Every layer may be where this cut puts it. */
 bool gpp__search_costs_allow(const gpp__search_costs *costs, const int balance[]);
 
-/* --- search_cut.c ----------------------------------------------------------------------------- */
+/* --- cut.c ----------------------------------------------------------------------------- */
 
 void gpp__leanest_free(gpp__leanest *leanest);
 
@@ -177,19 +183,20 @@ void gpp__leanest_free(gpp__leanest *leanest);
  */
 gpp_status gpp__choice_cut(const gpp__choice *choice, gpp__trial *trial, bool *fits,
                            gpp_error *err);
-/** Whether gpp__choice_cut would find one that fits: without forecasts, but with
- * GPP_CHECKPOINT_BUDGET.
- */
+/** Whether gpp__choice_cut would find a cut that fits. Needs no forecasts but with
+ * GPP_CHECKPOINT_BUDGET. */
 gpp_status gpp__choice_fits(const gpp__choice *choice, bool *fits, gpp_error *err);
-/* --- search_least.c --------------------------------------------------------------------------- */
 
-/** When nothing fits: the limit and the mini-batch that would. @param table  has the limit */
+/* --- least.c --------------------------------------------------------------------------- */
+
+/** When nothing fits: the least limit and the largest mini-batch that would.
+ * @param table  its limit is set */
 gpp_status gpp__search_least(gpp__search *search, gpp_plan_table *table, gpp_error *err);
 
-/* --- search_words.c --------------------------------------------------------------------------- */
+/* --- reasons.c --------------------------------------------------------------------------- */
 
-/** The reasons of all entries, which are in order, and the table's advice; the rest of the table
- * but its candidates is complete. */
+/** Write the reasons of all entries, which are sorted, and the table's advice. Everything else in the
+ * table but its candidates is there. */
 void gpp__search_explain(gpp__search *search, gpp_plan_table *table);
 
 #endif

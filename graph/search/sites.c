@@ -1,14 +1,17 @@
 /*
- * graph/search/sites.c: where pipes of a search would run, and profiles of the model there.
+ * graph/search/sites.c: the devices that pipes of a search would run on (a site), and profiles of the
+ * model there.
  *
- * One profile serves all devices of a site with as many cores, and is taken while the others of
- * that site are busy with the same; another one tells what a device does while the others wait. One
- * that is taken on a GPU alone serves all GPUs.
- * Rows are taken by ascending number, so that what is known about few tells what it would cost to
- * measure more: from where a single sweep takes longer than a profile may, or needs more memory
- * than all devices are allowed to have, times are taken in proportion. Profiles that are slower
- * than those of more and fewer rows let expect are taken once more in the end, since a machine that
- * does something else meanwhile only ever slows down.
+ * One profile serves all devices of a site with as many cores. It is taken while the site's other
+ * devices do the same work; a second one is taken while they are idle. A profile that is taken on a
+ * GPU, alone, serves all GPUs.
+ *
+ * Profiles are taken by ascending rows. So what is known about few rows tells what measuring more rows
+ * would cost: where a single sweep would take longer than a profile may, or need more memory than all
+ * devices are allowed to have, times are taken in proportion instead.
+ *
+ * A machine that does something else meanwhile only ever makes a profile slower. So profiles that are
+ * slower than those of fewer and more rows suggest are taken once more in the end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +20,8 @@
 
 /* --- devices ---------------------------------------------------------------------------------- */
 
-/* Devices in the order in which layers are placed on them. @param list  [count] out; NULL: only
- * their number is asked for */
+/* Devices in the order in which layers are placed on them.
+ * @param list  [count] out; NULL: only their number is wanted */
 static int placements(const gpp_model *m, const char *list[])
 {
     const char *now = NULL;
@@ -75,7 +78,7 @@ static bool may_be_placed_on_gpus(const gpp_model *m)
     return false;
 }
 
-/* Of all GPUs that may be meant. */
+/* No candidate may need more than the smallest GPU has that may be used. */
 static void limit_memory(gpp__search *s)
 {
     const gpp_pipe_options *o = &s->pipe;
@@ -165,8 +168,8 @@ const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t ro
     return best;
 }
 
-/* One that was given, taken beside as many others as comes nearest, or `exactly` so many; else one
- * that was taken before. */
+/* A given profile of such a device and so many rows, with the number of busy devices beside it nearest
+ * to `others`, or `exactly` that; else one that this search has taken. */
 static const gpp_profile *find_profile(const gpp__search *s, int kind, int64_t rows, int others,
                                        bool exactly)
 {
@@ -187,8 +190,8 @@ static const gpp_profile *find_profile(const gpp__search *s, int kind, int64_t r
     return best;
 }
 
-/* Measuring so many rows is possible within the time and memory there is, for all that is known
- * from fewer. */
+/* By what profiles of fewer rows say, measuring so many rows stays within the time and the memory that
+ * a profile may take. */
 static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int kind, int64_t rows)
 {
     const gpp_profile *p = gpp__site_profile(site, kind, rows);
@@ -206,7 +209,7 @@ static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int kin
     return !s->pipe.memory_limit || bytes <= (double)s->pipe.memory_limit * site->devices;
 }
 
-/* @param alone  while the site's other devices do nothing */
+/* @param alone  the site's other devices are idle */
 static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_t rows, bool alone,
                        gpp_error *err)
 {
@@ -250,8 +253,8 @@ static bool is_taken(const gpp__search *s, const gpp_profile *p)
     return false;
 }
 
-/* The same device alone: for every other number of rows and the ends, between which forecasts go
- * along lines. Where a profile was given, none is taken beside it. */
+/* A profile of the same device alone, for every second number of rows and the last: forecasts go along
+ * lines in between. None is taken where the first one was given. */
 static gpp_status add_alone(gpp__search *s, gpp__site *site, int k, gpp_error *err)
 {
     const gpp_profile *p = site->profile[k];
@@ -300,7 +303,7 @@ static double sweep_us(const gpp_profile *p)
     return us;
 }
 
-/* The site's next profile of the same kind with more (fewer) rows. */
+/* The site's next profile of the same kind, in the direction of `step`. */
 static const gpp_profile *neighbour(const gpp__site *site, int k, int step)
 {
     const gpp_profile *p = site->profile[k];
@@ -311,11 +314,11 @@ static const gpp_profile *neighbour(const gpp__site *site, int k, int step)
     return NULL;
 }
 
-/* It is slower than its neighbours let expect: between two of them by the line through them, beyond
- * the last in proportion, and never slower than more rows. */
+/* The profile is slower than its neighbours suggest: slower than the line through both, slower than in
+ * proportion to the one with fewer rows, or slower than the one with more rows. */
 static bool is_doubtful(const gpp__site *site, int k)
 {
-    const double much = 1.08; /* lines are not so straight */
+    const double much = 1.08; /* real times are not on lines */
     const gpp_profile *p = site->profile[k], *below = neighbour(site, k, -1),
                       *above = neighbour(site, k, 1);
     double us = sweep_us(p), rows = (double)gpp__profile_rows(p);
@@ -331,7 +334,7 @@ static bool is_doubtful(const gpp__site *site, int k)
     return us > much * expected;
 }
 
-/* Keep the faster of two profiles of the same. The second is the last that was taken. */
+/* Keep the faster of two profiles of the same. The second is the last one taken. */
 static void keep_faster(gpp__search *s, const gpp_profile *first)
 {
     gpp_profile *second = s->taken[--s->taken_count];
@@ -349,7 +352,7 @@ static void keep_faster(gpp__search *s, const gpp_profile *first)
     gpp_profile_free(second);
 }
 
-/* Something else may have run for a while: what it has slowed down is measured again. */
+/* Measure again what something else may have slowed down. */
 static gpp_status take_again(gpp__search *s, const gpp__site *site, gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -373,7 +376,7 @@ gpp_status gpp__search_profiles(gpp__search *s, gpp_error *err)
     gpp_status status = GPP_OK;
     for (int k = 0; k < s->sites; k++)
         room += 2 * (size_t)s->site[k].devices * pieces;
-    s->taken = calloc(room + 1, sizeof *s->taken); /* and one for comparison */
+    s->taken = calloc(room + 1, sizeof *s->taken); /* and one to compare with */
     if (!s->taken)
         return gpp__fail(err, GPP_ENOMEM, "%zu profiles", room);
     for (int k = 0; status == GPP_OK && k < s->sites; k++) {

@@ -1,6 +1,6 @@
 /*
- * graph/search/trial.c: what one pipe would do: its step, by a forecast, and its bytes, which plans
- * alone tell as well.
+ * graph/search/trial.c: what one pipe would do: the step by a forecast, or the bytes alone by a plan,
+ * which is cheaper.
  */
 #include <stdlib.h>
 
@@ -43,7 +43,7 @@ static void find_fullest(gpp__trial *t, int devices)
     t->most = t->bytes[t->fullest];
 }
 
-/* Forwards and backwards of a whole mini-batch, on the average of devices. */
+/* Time of all layers for a whole mini-batch, divided by the devices. */
 static double whole_work_ms(const gpp__choice *choice)
 {
     const gpp__site *site = choice->site;
@@ -55,7 +55,8 @@ static double whole_work_ms(const gpp__choice *choice)
     return 1e-3 * us * pieces / site->devices;
 }
 
-/* What the devices do, on the average. With a budget, backwards contain what is computed again. */
+/* Split the step into its parts, on the average of devices. With a budget, backwards contain what is
+ * computed again. */
 static void add_up(const gpp__choice *choice, gpp__trial *t, const gpp_forecast *f, double task_ms)
 {
     double part[3] = {0};
@@ -118,7 +119,7 @@ static gpp_status plan_mode(gpp__program_cache *programs, gpp_checkpoint mode,
     return status;
 }
 
-/* The pipe's order of tasks, if it is the caller's, may not know such pipes. */
+/* A schedule that the caller has chosen may refuse such pipes. */
 static bool is_refused(const gpp__choice *choice, gpp_status status)
 {
     return status == GPP_EINVAL && choice->search->pipe.pipeline;
