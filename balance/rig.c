@@ -314,11 +314,11 @@ gpp_status gpp__rig_run(const gpp__rig *r, int part, gpp__rig_way way, gpp__laps
                              .scratch = r->scratch,
                              .lap = r->room->lap,
                              .laps = laps};
+    static const gpp__pass pass[GPP__RIG_WAYS] = {[GPP__RIG_FORWARD] = GPP__PASS_DROP,
+                                                  [GPP__RIG_KEEP] = GPP__PASS_KEEP,
+                                                  [GPP__RIG_BACKWARD] = GPP__PASS_BACKWARD};
     gpp__run run = r->run;
-    if (way == GPP__RIG_BACKWARD)
-        return gpp__program_backward(p->program, &run, &io);
     run.checkpointing = way == GPP__RIG_FORWARD;
     run.recomputing = way == GPP__RIG_KEEP;
-    return gpp__program_forward(
-        p->program, way == GPP__RIG_FORWARD ? GPP__PASS_DROP : GPP__PASS_KEEP, &run, &io);
+    return gpp__program_run(p->program, pass[way], &run, &io);
 }

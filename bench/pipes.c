@@ -41,19 +41,21 @@ void bench_batch_free(bench_batch *batch)
 }
 
 /* Multiplications and additions of the layers with weights that a task runs. */
-static double flops_of(const gpp__task *t, const gpp__cell *c)
+static double flops_of(const gpp__cell *c)
 {
     const gpp__program *p = c->program;
+    const gpp__list *list = &p->list[c->pass];
     double flops = 0;
-    for (int k = 1; k <= p->steps; k++) {
-        const gpp__step *s = &p->step[k];
-        if (s->layer->param_count == 0 || !s->layer->op->flops)
+    for (int q = 0; q < list->actions; q++) {
+        const gpp__action *a = &list->action[q];
+        const gpp__instruction *op = &p->instruction[a->k];
+        if (a->k == 0 || op->layer->param_count == 0 || !op->layer->op->flops)
             continue;
-        double once = s->layer->op->flops(s->layer) * (double)s->kernel.rows;
-        if (t->kind == GPP__BACKWARD)
-            flops += s->active ? once * (s->trains + p->local[s->in[0]].grad) : 0;
-        else if (p->way[t->kind == GPP__RECOMPUTE ? GPP__PASS_RECOMPUTE : c->pass].runs[k])
+        double once = op->layer->op->flops(op->layer) * (double)op->kernel.rows;
+        if (a->verb == GPP__ACT_FORWARD)
             flops += once;
+        else if (a->verb == GPP__ACT_BACKWARD)
+            flops += once * (a->params + (a->inputs && p->local[op->in[0]].grad));
     }
     return flops;
 }
@@ -67,7 +69,7 @@ static double gflops_core(const gpp_pipe *pipe)
         const gpp__task *t = &e->step.plan->task[k];
         if (t->kind != GPP__FORWARD && t->kind != GPP__RECOMPUTE && t->kind != GPP__BACKWARD)
             continue;
-        flops += flops_of(t, &e->cell[k]);
+        flops += flops_of(&e->cell[k]);
         core_seconds +=
             (e->cell[k].end - e->cell[k].start) * pipe->recipe->device_threads[t->device];
     }

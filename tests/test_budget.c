@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "codelets/program/internal.h"
+#include "codelets/program/times.h"
 #include "tests/networks.h"
 #include "tests/pipes.h"
 #include "tests/support.h"
@@ -271,11 +272,9 @@ Test(budget, scripts_that_part_what_is_done_in_place_are_refused)
 /* Whether operator `op` of the only partition runs again. */
 static bool runs_again(const gpp_pipe *pipe, int op)
 {
-    const gpp__phase *f = pipe->flight[0].graph->step.full->program[0]->phase;
-    bool again = false;
-    for (int q = 0; q < f->calls; q++)
-        again |= !f->call[q].back && f->call[q].step == op + 1;
-    return again;
+    const gpp__program *p = pipe->flight[0].graph->step.full->program[0];
+    return p->scripted && (gpp__program_runs(p, GPP__PASS_RECOMPUTE, op) ||
+                           gpp__program_runs(p, GPP__PASS_BACKWARD, op));
 }
 
 /* In a recomputation of its own, or between the backwards of others. */

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "balance/internal.h"
-#include "codelets/program/ports.h"
 #include "codelets/program/times.h"
 #include "graph/model/model.h"
 #include "tests/parity.h"
@@ -484,7 +483,7 @@ static unsigned went_back(const partition *p)
     gpp_operator_profile op[16] = {{0}};
     for (int k = 0; k < 16; k++)
         op[k].backward_us = (double)(1 << k);
-    return (unsigned)gpp__program_backward_us(p->program, op);
+    return (unsigned)gpp__program_us(p->program, GPP__PASS_BACKWARD, op);
 }
 
 Test(profile, a_partition_takes_the_time_of_the_operators_that_run)
@@ -539,10 +538,10 @@ Test(profile, ports_of_a_partition_cost_what_their_bytes_take)
         cr_expect_eq(gpp__program_ports_us(p.program, cases[k].pass, 1), 2 * 64 * cases[k].lines,
                      "%s: %g", cases[k].why, gpp__program_ports_us(p.program, cases[k].pass, 1));
     /* The gradients on both sides, and what relu has left in the boundary behind it. */
-    cr_expect_eq(gpp__program_backward_ports_us(p.program, 1), 2 * 64 * 3.0);
-    cr_expect_eq(gpp__program_backward_ports_us(p.program, 4), 2 * 64 * 3 / 4.0);
+    cr_expect_eq(gpp__program_ports_us(p.program, GPP__PASS_BACKWARD, 1), 2 * 64 * 3.0);
+    cr_expect_eq(gpp__program_ports_us(p.program, GPP__PASS_BACKWARD, 4), 2 * 64 * 3 / 4.0);
     cr_expect_eq(gpp__program_ports_us(p.program, GPP__PASS_KEEP, 0), 0, "nothing is known");
-    cr_expect_eq(gpp__program_backward_ports_us(p.program, 0), 0);
+    cr_expect_eq(gpp__program_ports_us(p.program, GPP__PASS_BACKWARD, 0), 0);
     drop(&p);
     gpp_model_free(model);
 }

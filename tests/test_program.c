@@ -121,21 +121,21 @@ Test(program, recomputing_and_keeping_give_the_same_bits)
             rig again;
             rig_init(&again, chains[c].text, chains[c].rank, chains[c].dim, 5, wants);
             gpp__cell_io a = io_of(&keep), b = io_of(&again);
-            cr_assert_eq(gpp__program_forward(keep.program, GPP__PASS_KEEP, &keep.run, &a), GPP_OK);
-            cr_assert_eq(gpp__program_forward(again.program, GPP__PASS_DROP, &again.run, &b),
-                         GPP_OK);
+            cr_assert_eq(gpp__program_run(keep.program, GPP__PASS_KEEP, &keep.run, &a), GPP_OK);
+            cr_assert_eq(gpp__program_run(again.program, GPP__PASS_DROP, &again.run, &b), GPP_OK);
             cr_expect(
                 test_same((float *)keep.out[0], (float *)again.out[0], (int64_t)keep.out_bytes / 4),
                 "%s: outputs", chains[c].why);
             spoil(&again);
-            cr_assert_eq(gpp__program_forward(again.program, GPP__PASS_RECOMPUTE, &again.run, &b),
+            cr_assert_eq(gpp__program_run(again.program, GPP__PASS_RECOMPUTE, &again.run, &b),
                          GPP_OK);
             cr_expect(
                 test_same((float *)keep.out[0], (float *)again.out[0], (int64_t)keep.out_bytes / 4),
                 "%s: recomputing wrote to the boundary", chains[c].why);
             spoil(&again);
-            cr_assert_eq(gpp__program_backward(keep.program, &keep.run, &a), GPP_OK);
-            cr_assert_eq(gpp__program_backward(again.program, &again.run, &b), GPP_OK);
+            cr_assert_eq(gpp__program_run(keep.program, GPP__PASS_BACKWARD, &keep.run, &a), GPP_OK);
+            cr_assert_eq(gpp__program_run(again.program, GPP__PASS_BACKWARD, &again.run, &b),
+                         GPP_OK);
             for (int k = 0; k < keep.stage.count; k++) {
                 const gpp__layer *l = &keep.stage.layer[k];
                 size_t bytes = gpp__stage_room(&keep.stage) + 1;
@@ -203,8 +203,8 @@ Test(program, rows_of_none_give_zero_gradients)
     rig r;
     rig_init(&r, "linear out=8; relu", 1, &dim, 0, false);
     gpp__cell_io io = io_of(&r);
-    cr_expect_eq(gpp__program_forward(r.program, GPP__PASS_KEEP, &r.run, &io), GPP_OK);
-    cr_expect_eq(gpp__program_backward(r.program, &r.run, &io), GPP_OK);
+    cr_expect_eq(gpp__program_run(r.program, GPP__PASS_KEEP, &r.run, &io), GPP_OK);
+    cr_expect_eq(gpp__program_run(r.program, GPP__PASS_BACKWARD, &r.run, &io), GPP_OK);
     for (size_t k = 0; k < r.stage.grads_end; k++)
         cr_assert_eq(r.grads[k], 0);
     rig_free(&r);

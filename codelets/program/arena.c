@@ -1,4 +1,7 @@
-/* codelets/program/arena.c: see arena.h. O(count³) at worst, at build time only, for tens of things. */
+/*
+ * codelets/program/arena.c: see arena.h. O(count³) at worst, for tens of things, when programs are
+ * compiled.
+ */
 #include "codelets/program/arena.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /*
- * codelets/program/network.c: which values of a network have gradients, and how many bytes a value takes.
+ * codelets/program/network.c: which values of a network have gradients, and how many bytes a value
+ * takes.
  *
  * A gradient is computed where something wants it and something gives it. Forwards, a value
  * *learns* when a parameter that learns, or an input whose gradient is wanted, is at or before its

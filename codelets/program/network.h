@@ -1,12 +1,12 @@
 /*
  * codelets/program/network.h: a model as a graph of operators and the values between them.
  *
- * A model (graph/model/model.h) is a sequence of layers, each an operator or a few of them, with skips
- * from one layer to a later one. Compiled, it is a list of operators in an order in which they can
- * run, and values with exactly one producer and at most one consumer: where a tensor is wanted
- * several times, a *fork* makes several values of it, which cost no memory, and whose gradients the
- * fork adds up. So the order of every sum of gradients is part of the network, not of how it is
- * cut.
+ * A model (graph/model/model.h) is a sequence of layers, each an operator or a few of them, with
+ * skips from one layer to a later one. Compiled, it is a list of operators in an order in which
+ * they can run, and values with exactly one producer and at most one consumer. Where a tensor is
+ * wanted several times, a *fork* makes several values of it, which cost no memory. The fork adds
+ * their gradients up, so the order of every sum of gradients is part of the network, not of how it
+ * is cut.
  *
  * A partition is a run of consecutive layers. Values that are made in one partition and used in
  * another are its ports: the boundary to the next one, and skips to later ones.

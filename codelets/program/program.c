@@ -1,5 +1,4 @@
-/* codelets/program/program.c: making a program's steps. Placing their tensors is program_build.c's, running
- * them program_run.c's. */
+/* codelets/program/program.c: making a program's instructions, and the values between them. */
 #include "codelets/program/internal.h"
 
 #include <stdlib.h>
@@ -7,7 +6,7 @@
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-static gpp_status no_memory(const gpp__stage *stage, gpp_error *err)
+gpp_status gpp__program_no_memory(const gpp__stage *stage, gpp_error *err)
 {
     return gpp__fail(err, GPP_ENOMEM, "a program of %d layers", stage->count);
 }
@@ -45,80 +44,79 @@ static void add_local(gpp__program *p, int id, const uint8_t *flow)
     };
 }
 
-/* Locals in the order in which they are born: what comes in, then step by step. */
+/* Locals in the order in which they are born: what comes in, then instruction by instruction. */
 static void list_locals(gpp__program *p, const uint8_t *flow)
 {
     const gpp__stage *s = p->stage;
     for (int port = 0; port < s->ins; port++)
         add_local(p, s->in[port], flow);
-    for (int k = 1; k <= p->steps; k++)
-        for (int t = 0; t < p->step[k].layer->out_count; t++) {
-            p->step[k].out[t] = p->locals;
-            add_local(p, p->step[k].layer->to[t], flow);
+    for (int k = 1; k <= p->instructions; k++)
+        for (int t = 0; t < p->instruction[k].layer->out_count; t++) {
+            p->instruction[k].out[t] = p->locals;
+            add_local(p, p->instruction[k].layer->to[t], flow);
         }
     for (int v = 0; v < p->locals; v++) {
         const gpp__local *l = &p->local[v];
-        if (l->used <= p->steps)
-            p->step[l->used].in[l->value->consumer_slot] = v;
+        if (l->used <= p->instructions)
+            p->instruction[l->used].in[l->value->consumer_slot] = v;
     }
 }
 
-static bool has_gradient_to_pass(const gpp__program *p, const gpp__step *s)
+static bool has_gradient_to_pass(const gpp__program *p, const gpp__instruction *op)
 {
-    bool gets = false, wants = s->trains;
-    for (int t = 0; t < s->layer->out_count; t++)
-        gets |= p->local[s->out[t]].grad;
-    for (int t = 0; t < s->layer->in_count; t++)
-        wants |= p->local[s->in[t]].grad;
+    bool gets = false, wants = op->trains;
+    for (int t = 0; t < op->layer->out_count; t++)
+        gets |= p->local[op->out[t]].grad;
+    for (int t = 0; t < op->layer->in_count; t++)
+        wants |= p->local[op->in[t]].grad;
     return gets && wants;
 }
 
-static gpp_status prepare_step(gpp__program *p, int k, gpp_error *err)
+static gpp_status prepare(gpp__program *p, int k, gpp_error *err)
 {
-    gpp__step *step = &p->step[k];
-    const gpp__layer *l = step->layer;
-    const gpp_op *op = l->op;
-    step->view = op->is_view && op->is_view(l);
-    step->passes = step->view || (op->passes_in_eval && op->passes_in_eval(l));
-    step->trains = gpp__layer_trains(l);
-    step->records = op->stats_bytes && op->stats_bytes(l) > 0;
-    step->active =
-        has_gradient_to_pass(p, step) && (step->view || gpp__stage_kernels(p->stage, l)->backward);
+    gpp__instruction *op = &p->instruction[k];
+    const gpp__layer *l = op->layer;
+    op->view = l->op->is_view && l->op->is_view(l);
+    op->view_in_eval = op->view || (l->op->passes_in_eval && l->op->passes_in_eval(l));
+    op->trains = gpp__layer_trains(l);
+    op->records = l->op->stats_bytes && l->op->stats_bytes(l) > 0;
+    op->active =
+        has_gradient_to_pass(p, op) && (op->view || gpp__stage_kernels(p->stage, l)->backward);
     const gpp__desc *rows = l->in_count ? &l->in[0] : &l->out[0];
-    step->kernel = (gpp__kernel){.layer = l,
-                                 .rows = gpp__desc_rows(rows, p->batch),
-                                 .threads = p->threads,
-                                 .store = &p->stage->store[k - 1],
-                                 .cuda = p->stage->cuda};
-    memcpy(step->kernel.batch, p->batch, sizeof p->batch);
+    op->kernel = (gpp__kernel){.layer = l,
+                               .rows = gpp__desc_rows(rows, p->batch),
+                               .threads = p->threads,
+                               .store = &p->stage->store[k - 1],
+                               .cuda = p->stage->cuda};
+    memcpy(op->kernel.batch, p->batch, sizeof p->batch);
     const gpp__kernels *kernels = gpp__stage_kernels(p->stage, l);
-    if (step->view || p->empty || !kernels->prepare)
+    if (op->view || p->empty || !kernels->prepare)
         return GPP_OK;
-    gpp_status status = kernels->prepare(&step->kernel, err);
-    step->prepared = status == GPP_OK;
+    gpp_status status = kernels->prepare(&op->kernel, err);
+    op->prepared = status == GPP_OK;
     return status;
 }
 
-static gpp_status make_steps(gpp__program *p, const uint8_t *flow, gpp_error *err)
+static gpp_status make_instructions(gpp__program *p, const uint8_t *flow, gpp_error *err)
 {
     const gpp__stage *s = p->stage;
-    size_t slots = 0;
     for (int k = 0; k < s->count; k++)
-        slots += (size_t)(s->layer[k].in_count + s->layer[k].out_count);
-    p->step = calloc((size_t)s->count + 1, sizeof *p->step);
-    p->slots = calloc(slots + 1, sizeof *p->slots);
-    p->local = calloc(slots + (size_t)s->ins + 1, sizeof *p->local);
-    if (!p->step || !p->slots || !p->local)
-        return no_memory(s, err);
+        p->tensors += (size_t)(s->layer[k].in_count + s->layer[k].out_count);
+    p->instruction = calloc((size_t)s->count + 1, sizeof *p->instruction);
+    p->slots = calloc(p->tensors + 1, sizeof *p->slots);
+    p->local = calloc(p->tensors + (size_t)s->ins + 1, sizeof *p->local);
+    if (!p->instruction || !p->slots || !p->local)
+        return gpp__program_no_memory(s, err);
     int *slot = p->slots;
-    for (p->steps = 0; p->steps < s->count;) {
-        const gpp__layer *l = &s->layer[p->steps++];
-        p->step[p->steps] = (gpp__step){.layer = l, .in = slot, .out = slot + l->in_count};
+    for (p->instructions = 0; p->instructions < s->count;) {
+        const gpp__layer *l = &s->layer[p->instructions++];
+        p->instruction[p->instructions] =
+            (gpp__instruction){.layer = l, .in = slot, .out = slot + l->in_count};
         slot += l->in_count + l->out_count;
     }
     list_locals(p, flow);
-    for (int k = 1; k <= p->steps; k++) {
-        gpp_status status = prepare_step(p, k, err);
+    for (int k = 1; k <= p->instructions; k++) {
+        gpp_status status = prepare(p, k, err);
         if (status != GPP_OK)
             return status;
     }
@@ -142,14 +140,14 @@ gpp_status gpp__program_new(gpp__program **program, const gpp__stage *stage,
     *program = NULL;
     gpp__program *p = calloc(1, sizeof *p);
     if (!p)
-        return no_memory(stage, err);
+        return gpp__program_no_memory(stage, err);
     p->stage = stage;
     p->threads = threads;
     memcpy(p->batch, rows, sizeof p->batch);
     p->empty = is_empty(rows, stage->network);
-    gpp_status status = make_steps(p, flow, err);
+    gpp_status status = make_instructions(p, flow, err);
     if (status == GPP_OK)
-        status = gpp__program_place(p, err);
+        status = gpp__program_compile(p, err);
     if (status == GPP_OK)
         *program = p;
     else
@@ -161,26 +159,18 @@ void gpp__program_free(gpp__program *p)
 {
     if (!p)
         return;
-    for (int k = 1; p->step && k <= p->steps; k++) {
-        gpp__step *s = &p->step[k];
-        if (s->prepared && gpp__stage_kernels(p->stage, s->layer)->release)
-            gpp__stage_kernels(p->stage, s->layer)->release(&s->kernel);
+    for (int k = 1; p->instruction && k <= p->instructions; k++) {
+        gpp__instruction *op = &p->instruction[k];
+        const gpp__kernels *kernels = gpp__stage_kernels(p->stage, op->layer);
+        if (op->prepared && kernels->release)
+            kernels->release(&op->kernel);
     }
-    for (int w = 0; w < GPP__PASSES; w++) {
-        free(p->way[w].root);
-        free(p->way[w].write);
-        free(p->way[w].read);
-        free(p->way[w].copies);
-        free(p->way[w].runs);
-        free(p->way[w].scratch_at);
-    }
-    gpp__phase_free(p->phase);
-    free(p->held);
-    free(p->grad);
+    for (int pass = 0; pass < GPP__PASSES; pass++)
+        gpp__list_release(&p->list[pass]);
     free(p->port);
     free(p->local);
     free(p->slots);
-    free(p->step);
+    free(p->instruction);
     free(p);
 }
 

@@ -1,24 +1,26 @@
 /*
  * codelets/program/program.h: a partition compiled for one number of rows.
  *
- * The partition's operators in order, each with the places of its tensors. A value between two
- * operators lives in one of four blocks: the boundary in, the boundary out, the tape (what the
- * backward needs), or scratch (everything else, reused as soon as it is dead). Where an operator
- * works in place or merely renames its input, values share memory.
+ * A value between two operators lives in one of four areas: an in-port, an out-port, the tape (what
+ * the backward needs), or scratch (everything else, reused as soon as it is dead). Where an
+ * operator works in place or merely renames its input, values share memory.
  *
- * Four ways through the operators, and the backward:
+ * A program is compiled into one list of actions for each pass. An action is an operator forwards
+ * or backwards, a copy, or zeros, with the locations of all its tensors. The passes:
  *   keep       forward that fills the tape
- *   drop       forward of a checkpointed micro-batch: nothing but the boundary out survives
+ *   drop       forward of a checkpointed micro-batch: nothing but the out-ports survives
  *   evaluate   as drop, in evaluation mode
- *   recompute  refills the tape from the boundary in; operators whose results the backward does not
- * need, or finds in the boundary out, do not run
+ *   recompute  refills the tape from the in-ports; operators whose results the backward does not
+ *              need, or finds in the out-ports, do not run
+ *   backward   gradients of what came in and of parameters
+ *   weight     of a split backward: gradients of parameters
  *
- * With a *script* (gpp__program_follow) drop keeps a part, in a block of its own; recompute does
- * the script's moves up to the first backward one, and the backward does the others, forwards and
+ * With a *script* (gpp__program_follow) drop keeps a part, in the partial tape. Recompute does the
+ * script's moves up to the first backward one, and backward does the others, forwards and
  * backwards.
  *
- * Invariant: each way computes a given value by the same kernel call on the same bytes, so tape and
- * outputs are identical bit for bit.
+ * Invariant: each pass computes a given value by the same kernel call on the same bytes, so tape
+ * and outputs are identical bit for bit.
  */
 #ifndef GPP_CODELETS_PROGRAM_H
 #define GPP_CODELETS_PROGRAM_H
@@ -89,8 +91,8 @@ typedef struct gpp__cell_io {
     const char *const *in; /* [ins] */
     char *const *out;      /* [outs] */
     char *tape;
-    char *kept;                  /* with a script */
-    char *held;                  /* with a split backward */
+    char *partial;               /* with a script */
+    char *deferred;              /* with a split backward */
     const char *const *grad_out; /* [outs] */
     char *const *grad_in;        /* [ins]; NULL: not wanted */
     char *grads;
@@ -98,8 +100,7 @@ typedef struct gpp__cell_io {
     char *stats; /* this micro-batch's record; NULL when nothing is to be recorded */
     char *scratch;
     void (*lap)(void *laps, int k); /* called when operator k of the stage has run, or has been told
-                                       to the device; perhaps also for one that has nothing to do.
-                                       NULL: not wanted */
+                                       to the device. NULL: not wanted */
     void *laps;
 } gpp__cell_io;
 
@@ -108,6 +109,8 @@ typedef enum gpp__pass {
     GPP__PASS_DROP,
     GPP__PASS_EVALUATE,
     GPP__PASS_RECOMPUTE,
+    GPP__PASS_BACKWARD,
+    GPP__PASS_WEIGHT,
     GPP__PASSES
 } gpp__pass;
 
@@ -122,7 +125,7 @@ typedef struct gpp__port {
 
 /** What a program needs. Flags depend on the layers alone, not on the rows. */
 typedef struct gpp__program_info {
-    size_t tape_bytes, scratch_bytes; /* scratch: the most of all ways */
+    size_t tape_bytes, scratch_bytes; /* scratch: the most of all passes */
     size_t partial_bytes;             /* 0 without a script */
     size_t deferred_bytes;            /* 0 without a split backward */
     const gpp__port *in, *out;        /* [ins], [outs] of the stage */
@@ -152,7 +155,7 @@ typedef struct gpp__section {
 gpp_status gpp__program_sections(const gpp__program *program, gpp__section section[], int *sections,
                                  gpp_error *err);
 
-/** A move of the backward phase: an operator of the stage, from 0, forwards again or backwards. */
+/** A move of a script: an operator of the stage, from 0, forwards again or backwards. */
 typedef struct gpp__move {
     bool back;
     int op;
@@ -173,18 +176,15 @@ gpp_status gpp__program_follow(gpp__program *program, const gpp__move move[], in
 const gpp__program_info *gpp__program_get_info(const gpp__program *program);
 
 /**
- * From now on gpp__program_backward gives the gradients of what came in alone, and leaves in `held`
- * what gpp__program_weight, later, makes the gradients of parameters from: the gradients of the
- * outputs of operators that train. The tape is for both. Not for a program that follows a script.
+ * From now on the backward pass gives the gradients of what came in alone. It leaves in `deferred`
+ * what the weight pass, later, makes the gradients of parameters from: the gradients of the outputs
+ * of operators that train. Both read the tape. Not for a program that follows a script.
  */
 gpp_status gpp__program_split(gpp__program *program, gpp_error *err);
-gpp_status gpp__program_weight(const gpp__program *program, const gpp__run *run,
-                               const gpp__cell_io *io);
 
-/** On failure the record names the layer. */
-gpp_status gpp__program_forward(const gpp__program *program, gpp__pass pass, const gpp__run *run,
-                                const gpp__cell_io *io);
-gpp_status gpp__program_backward(const gpp__program *program, const gpp__run *run,
-                                 const gpp__cell_io *io);
+/** Run a pass. A forward that a recomputation or a script's backward repeats is told so
+ * (gpp__run.recomputing). On failure the record names the layer. */
+gpp_status gpp__program_run(const gpp__program *program, gpp__pass pass, const gpp__run *run,
+                            const gpp__cell_io *io);
 
 #endif

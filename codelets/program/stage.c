@@ -1,6 +1,6 @@
 /*
- * codelets/program/stage.c: a partition's operators with their stores, and its ports: what its programs
- * share (program.h).
+ * codelets/program/stage.c: a partition's operators with their stores, and its ports: what its
+ * programs share (program.h).
  *
  * The parameter block has every operator's parameters and buffers, then every operator's packed
  * weights. Stages on one device whose operators share parameters have one block, each a part of it.
@@ -58,7 +58,7 @@ static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
                                : GPP_OK;
 }
 
-/* Only programs on CPU cores can tell what is absent: elsewhere it would take a look at memory that
+/* Only programs on CPU cores can tell what is absent: elsewhere the host would read memory that
  * is still to be written. */
 static gpp_status check_device(const gpp__stage *s, const gpp__layer *l, gpp_error *err)
 {
@@ -170,8 +170,7 @@ void gpp__stage_release(gpp__stage *s)
     *s = (gpp__stage){0};
 }
 
-/* --- parameters and gradients ------------------------------------------------------------------
- */
+/* --- parameters and gradients ----------------------------------------------------------------- */
 
 bool gpp__stage_trains(const gpp__stage *s)
 {

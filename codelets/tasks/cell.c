@@ -130,8 +130,8 @@ static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, 
                  .io = {
                      .params = gpp__cell_buffer(c, buffers, GPP__ROLE_PARAMS),
                      .tape = gpp__cell_buffer(c, buffers, GPP__ROLE_TAPE),
-                     .kept = gpp__cell_buffer(c, buffers, GPP__ROLE_PARTIAL),
-                     .held = gpp__cell_buffer(c, buffers, GPP__ROLE_DEFERRED),
+                     .partial = gpp__cell_buffer(c, buffers, GPP__ROLE_PARTIAL),
+                     .deferred = gpp__cell_buffer(c, buffers, GPP__ROLE_DEFERRED),
                      .grads = gpp__cell_buffer(c, buffers, GPP__ROLE_GRADS),
                      .accumulate = !c->first,
                      .stats = stats ? stats + (size_t)c->i * c->stage->stats_bytes : NULL,
@@ -170,38 +170,16 @@ static gpp__run cell_run(const gpp__cell *c, gpp_error *error)
 
 /* --- what the kinds do ------------------------------------------------------------------------ */
 
-static gpp_status forward(gpp__cell *c, void *buffers[], const gpp__run *run)
+static gpp_status run_pass(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     call at;
     gpp__run mine = *run;
     mine.checkpointing = c->pass == GPP__PASS_DROP;
     make_call(c, buffers, &mine, &at);
-    return gpp__program_forward(c->program, c->pass, &mine, &at.io);
-}
-
-static gpp_status recompute(gpp__cell *c, void *buffers[], const gpp__run *run)
-{
-    call at;
-    gpp__run again = *run;
-    again.recomputing = true;
-    make_call(c, buffers, &again, &at);
-    return gpp__program_forward(c->program, GPP__PASS_RECOMPUTE, &again, &at.io);
-}
-
-static gpp_status backward(gpp__cell *c, void *buffers[], const gpp__run *run)
-{
-    call at;
-    make_call(c, buffers, run, &at);
-    gpp_status status = gpp__program_backward(c->program, run, &at.io);
-    deliver_gradients(c, &at);
+    gpp_status status = gpp__program_run(c->program, c->pass, &mine, &at.io);
+    if (c->pass == GPP__PASS_BACKWARD)
+        deliver_gradients(c, &at);
     return status;
-}
-
-static gpp_status weight(gpp__cell *c, void *buffers[], const gpp__run *run)
-{
-    call at;
-    make_call(c, buffers, run, &at);
-    return gpp__program_weight(c->program, run, &at.io);
 }
 
 size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc *y, int64_t rows)
@@ -388,12 +366,12 @@ static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
                                                    .name = #kind,                                  \
                                                    .color = rgb}
 
-CODELET(forward, forward, 0x4c78a8);
-CODELET(recompute, recompute, 0x9ecae9);
-CODELET(backward, backward, 0xf58518);
+CODELET(forward, run_pass, 0x4c78a8);
+CODELET(recompute, run_pass, 0x9ecae9);
+CODELET(backward, run_pass, 0xf58518);
 CODELET(loss, loss, 0xe45756);
 CODELET(seed, seed, 0xb279a2);
 CODELET(output, output, 0x72b7b2);
-CODELET(weight, weight, 0xffbf79);
+CODELET(weight, run_pass, 0xffbf79);
 CODELET(norm, gpp__cell_norm, 0xeeca3b);
 CODELET(update, gpp__cell_update, 0x54a24b);

@@ -108,7 +108,7 @@ typedef struct gpp__cell {
     gpp__executor *device;
     const gpp__stage *stage;
     const gpp__program *program;
-    gpp__pass pass; /* of a forward */
+    gpp__pass pass; /* of its program; of forwards, recomputations, backwards and weights */
     int i, j, clock;
     int64_t row0[GPP__BATCHES], rows[GPP__BATCHES];
     bool first;   /* backward: assigns gradients */

@@ -56,6 +56,10 @@ static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *e, gpp_error *
 
 static gpp__pass pass_of(const gpp__task_graph *e, const gpp__task *t)
 {
+    if (t->kind == GPP__RECOMPUTE)
+        return GPP__PASS_RECOMPUTE;
+    if (t->kind == GPP__BACKWARD || t->kind == GPP__WEIGHT)
+        return t->kind == GPP__WEIGHT ? GPP__PASS_WEIGHT : GPP__PASS_BACKWARD;
     if (!(e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP__PASS_EVALUATE;
     return t->checkpointed ? GPP__PASS_DROP : GPP__PASS_KEEP;

@@ -18,7 +18,6 @@
 
 #include "balance/simulate.h"
 #include "codelets/bare_device.h"
-#include "codelets/program/ports.h"
 #include "codelets/program/times.h"
 #include "graph/plan/step.h"
 #include "graph/search/forecast_times.h"
@@ -253,8 +252,8 @@ static gpp_status take_profiles(forecaster *f, gpp_error *err)
 /* --- times of cells --------------------------------------------------------------------------- */
 
 /* Ports cost extra: what comes from another device is not in this one's caches. */
-static double forward_ms(const gpp__program *program, gpp__pass pass,
-                         const gpp_operator_profile op[], double speed)
+static double pass_ms(const gpp__program *program, gpp__pass pass, const gpp_operator_profile op[],
+                      double speed)
 {
     return 1e-3 *
            (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
@@ -273,12 +272,11 @@ static gpp_status time_cells(forecaster *f, const gpp__program_set *set, cell_ti
         const gpp__program *program = set->program[j];
         double speed =
             gpp__profiles_times(&f->list, kind_of(r, d), rows, others_of(r, d), f->busy[d], op);
-        t->forward[j] = forward_ms(program, GPP__PASS_DROP, op, speed);
-        t->keep[j] = forward_ms(program, GPP__PASS_KEEP, op, speed);
-        t->recompute[j] = forward_ms(program, GPP__PASS_RECOMPUTE, op, speed);
-        t->backward[j] = 1e-3 * (gpp__program_backward_us(program, op) +
-                                 gpp__program_backward_ports_us(program, speed));
-        t->weight[j] = 1e-3 * gpp__program_weight_us(program, op);
+        t->forward[j] = pass_ms(program, GPP__PASS_DROP, op, speed);
+        t->keep[j] = pass_ms(program, GPP__PASS_KEEP, op, speed);
+        t->recompute[j] = pass_ms(program, GPP__PASS_RECOMPUTE, op, speed);
+        t->backward[j] = pass_ms(program, GPP__PASS_BACKWARD, op, speed);
+        t->weight[j] = pass_ms(program, GPP__PASS_WEIGHT, op, speed);
         f->speed[d] = speed;
     }
     free(op);
