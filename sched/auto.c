@@ -3,25 +3,25 @@
  * flight.
  *
  * List scheduling (Graham 1969) over forwards, recomputes, input gradients (B) and parameter
- * gradients (W): whenever a device is idle it takes the most urgent task that can begin, so that
- * W's and recomputations fill what would be waiting. Which order of urgency is best depends on the
- * costs of the tasks, as for the heuristic of Qi et al., arXiv 2401.10241, section 3.1; so the step
- * is run with several, and in the orders of ZB-H1 and of 1F1B, and the one that ends first is
- * taken, the earlier of the list among equals. It is never slower than these two.
+ * gradients (W): an idle device takes the most urgent task that can begin, so W's and recomputes
+ * fill the time that it would wait. Which order of urgency is best depends on the costs of the
+ * tasks, as for the heuristic of Qi et al., arXiv 2401.10241, section 3.1. So the step is run with
+ * several orders of urgency, and in the orders of ZB-H1 and of 1F1B. The one that ends first is
+ * taken; among equals, the earlier in the list. So it is never slower than ZB-H1 or 1F1B.
  *
  * A micro-batch is in flight from its forward to its W, or to its backward where there is no W. No
- * partition has more than shape->limit of them. Without a limit it is 1F1B's memory: n - j between
- * forward and backward on partition j, n between forward and W, as 1F1B's first partition.
- * It cannot get stuck: the oldest micro-batch that is not done is the oldest of every partition, so
- * none of its tasks waits for room.
+ * partition has more than shape->limit of them. Without a limit, memory is that of 1F1B: partition
+ * j has n - j micro-batches between forward and backward, and n between forward and W, like the
+ * first partition of 1F1B. The run cannot get stuck: the oldest micro-batch that is not done is the
+ * oldest of every partition, so none of its tasks waits for room.
  */
 #include "sched/weave.h"
 
 enum { URGENT_B, URGENT_F, URGENT_R, URGENT_W, URGENCIES };
 
 typedef struct policy {
-    uint8_t rank[URGENCIES]; /* of a backward whose gradient is here, a forward, a recompute whose
-                                backward's is not, a W */
+    uint8_t rank[URGENCIES]; /* of a backward whose gradient is there, a forward, a recompute whose
+                                backward's gradient is not there, and a W */
 } policy;
 
 static const policy policies[] = {
@@ -32,7 +32,7 @@ static const policy policies[] = {
 };
 enum { POLICIES = sizeof policies / sizeof *policies };
 
-/* What a partition's next tasks are seen from. */
+/* A partition and its progress, to find its next task. */
 typedef struct view {
     const gpp__weaver *w;
     const gpp__step_shape *s;
@@ -41,7 +41,7 @@ typedef struct view {
     bool last, has_weights;
 } view;
 
-/* The best so far. */
+/* The most urgent task so far. */
 typedef struct choice {
     gpp__entry entry;
     unsigned rank;
@@ -60,7 +60,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
-/* Most micro-batches between forward and backward, and between forward and W. */
+/* The most micro-batches between forward and backward, and between forward and W. */
 static int most_forwards(const gpp__step_shape *s, int j)
 {
     return s->limit > 0 ? s->limit : s->partitions - j;
@@ -70,7 +70,7 @@ static int most_tapes(const gpp__step_shape *s)
     return s->limit > 0 ? s->limit : s->partitions;
 }
 
-/* The backward, or what has to be done before it. */
+/* Propose the next backward, or what has to be done before it. */
 static void propose_backward(choice *c, const view *v, const policy *q)
 {
     int i = v->p->backwards;
@@ -90,7 +90,7 @@ static void propose_backward(choice *c, const view *v, const policy *q)
         propose(c, v, rank, GPP__BACKWARD, i);
 }
 
-/* The forward, or the W that makes room for it. */
+/* Propose the next forward, or the W that makes room for it. */
 static void propose_forward(choice *c, const view *v, const policy *q)
 {
     const gpp__progress *p = v->p;

@@ -1,16 +1,16 @@
 /*
  * sched/devices.c: which cores, or which GPU, a partition runs on.
  *
- * Cores are hwloc's, by logical index, as far as this process may use them: allowed by the system
- * and, on the machine it runs on, by its own binding (taskset, a batch system). A topology without
- * cores counts its hardware threads instead.
+ * Cores have hwloc's logical indices. This process may use those that the system allows and, on the
+ * machine it runs on, those of its own binding (taskset, a batch system). In a topology without
+ * cores, hardware threads count as cores.
  *
- * Without a wish, d = min(partitions, cores, most) devices share all cores. Going down the topology
- * (packages, NUMA groups, shared caches), an object with w of W cores gets, of the k devices its
- * parent has, those whose rounded-up share ends inside it, as hwloc_distrib does; but cores are
- * counted, not hardware threads, so a core is never split and no device is without one. Partition j
- * of n goes to device j · d / n: neighbours share. So it is with GPUs, of which d = min(partitions,
- * GPUs) are used: the chain of gpus.h.
+ * If the caller names no devices, d = min(partitions, cores, most) devices share all cores. They
+ * are cut down the topology (packages, NUMA groups, shared caches) as hwloc_distrib does: of the k
+ * devices of its parent, an object with w of W cores gets those whose rounded-up share ends inside
+ * it. But cores are counted, not hardware threads, so a core is never split and every device has
+ * one. Partition j of n goes to device j · d / n: neighbours share. With GPUs it is the same: d =
+ * min(partitions, GPUs) of them are used, in the order of gpp__chain (gpus.h).
  */
 #include "sched/devices.h"
 
@@ -27,7 +27,7 @@ typedef struct machine {
     hwloc_bitmap_t usable; /* hardware threads this process may use */
     int cores;             /* all, usable or not: logical numbers are 0 ... cores - 1 */
     int *device_of_core;   /* [cores] for distribution; -1: none */
-    bool *wanted;          /* [cores] for reading a specification */
+    bool *wanted;          /* [cores] those of the specification being read */
 } machine;
 
 static bool is_usable(const machine *m, int core)
@@ -80,7 +80,7 @@ static void machine_release(machine *m)
 
 /* --- a device from a set of cores ------------------------------------------------------------- */
 
-/* "0-3,8"; what does not fit becomes "..." */
+/* Write a list like "0-3,8"; what does not fit becomes "...". */
 static void write_ranges(const bool wanted[], int cores, char *out, size_t size)
 {
     size_t length = 0;
@@ -110,7 +110,7 @@ static void device_release(gpp__device *device)
     free(device->core);
 }
 
-/* The device of the cores in m->wanted, all usable, at least one. */
+/* Make a device of the cores in m->wanted. All are usable, and there is at least one. */
 static gpp_status device_init(gpp__device *device, const machine *m, gpp_error *err)
 {
     *device = (gpp__device){.name = "cpu:", .kind = GPP__DEVICE_CPU, .ordinal = -1};
@@ -157,7 +157,8 @@ static void give_cores(machine *m, hwloc_const_cpuset_t inside, int device)
     }
 }
 
-/* Cut the cores below `obj` into devices first ... first + count - 1; no more than it has cores. */
+/* Cut the cores below `obj` into devices first ... first + count - 1; count is at most the number
+ * of these cores. */
 static void distribute(machine *m, hwloc_obj_t obj, int first, int count)
 {
     if (count == 1 || obj->arity == 0 || obj->type == m->type) {
@@ -234,7 +235,8 @@ static gpp_status malformed(const char *spec, gpp_error *err)
                      spec);
 }
 
-/* A number at *at; moves on. -1: there is none. Too large a one becomes INT_MAX. */
+/* Read a number at *at and move on. -1: there is none. A number that is too large becomes
+ * INT_MAX. */
 static int read_number(const char **at)
 {
     if (!isdigit((unsigned char)**at))
@@ -274,7 +276,7 @@ static gpp_status want_core(machine *m, const char *spec, int core, gpp_error *e
     return GPP_OK;
 }
 
-/* The cores of one specification into m->wanted. */
+/* Read the cores of one specification into m->wanted. */
 static gpp_status read_spec(machine *m, const char *spec, gpp_error *err)
 {
     memset(m->wanted, 0, (size_t)m->cores * sizeof *m->wanted);
@@ -306,7 +308,7 @@ static gpp_status read_spec(machine *m, const char *spec, gpp_error *err)
     return *at ? malformed(spec, err) : GPP_OK;
 }
 
-/* How many of the device's cores are in m->wanted, and whether that is all of both. */
+/* Count the device's cores in m->wanted, and tell whether both are the same set. */
 static int overlap(const machine *m, const gpp__device *device, bool *same)
 {
     int common = 0, wanted = 0; /* a GPU has no cores */
@@ -318,7 +320,7 @@ static int overlap(const machine *m, const gpp__device *device, bool *same)
     return common;
 }
 
-/* The device of m->wanted among those there are, or a new one. */
+/* Find the device that has the cores in m->wanted, or make one. */
 static gpp_status find_or_add(machine *m, const char *spec, int most, gpp__device *devices,
                               int *device_count, int *device, gpp_error *err)
 {

@@ -1,12 +1,12 @@
 /*
  * sched/devices.h: which cores, or which GPU, a partition runs on.
  *
- * A CPU device is a set of cores, a CUDA device one GPU. Without a wish, partitions go to the GPUs,
- * in an order in which neighbours are near each other (gpus.h). Where there are none, the cores
- * this process may use are split into one set for each partition, along NUMA nodes and shared
- * caches (as hwloc_distrib does). When there are fewer devices than partitions, neighbouring
- * partitions share one. Pure but for hwloc, so that large machines are tested with synthetic
- * topologies.
+ * A CPU device is a set of cores, a CUDA device is one GPU. If the caller names no devices,
+ * partitions go to the GPUs, in an order in which neighbours are near each other (gpus.h). Without
+ * GPUs, the cores that this process may use are split into one set for each partition, along NUMA
+ * nodes and shared caches (as hwloc_distrib does). When there are fewer devices than partitions,
+ * neighbouring partitions share one. Pure except for hwloc, so that tests can use synthetic
+ * topologies of large machines.
  */
 #ifndef GPP_SCHED_DEVICES_H
 #define GPP_SCHED_DEVICES_H
@@ -29,10 +29,10 @@ typedef struct gpp__device {
     hwloc_bitmap_t *cpuset; /* [cores] of each core, all its hardware threads */
 } gpp__device;
 
-/** What partitions can be put on. */
+/** What partitions can be placed on. */
 typedef struct gpp__offer {
     hwloc_topology_t topology;
-    int workers;           /* most distinct sets of cores there may be, >= 1 */
+    int workers;           /* the most distinct sets of cores that there may be, >= 1 */
     const gpp__gpus *gpus; /* NULL: cores only */
 } gpp__offer;
 
@@ -51,17 +51,17 @@ gpp_status gpp__devices_choose(const gpp__offer *offer, const char *const specs[
                                int device_of[], gpp_error *err);
 
 /**
- * Which GPUs the runtime is to be started with for a pipe: those of its list; without one all, so
- * that later pipes find them, too. Of a specification that is wrong it takes no notice.
+ * The GPUs that the runtime has to be started with for a pipe: those of its list or, without a
+ * list, all, so that later pipes find them, too. Wrong specifications are ignored here.
  * @param ordinal  [GPP__MAX_GPUS] out: each once, ascending
- * @return how many
+ * @return their number
  */
 int gpp__devices_gpus(const gpp__gpus *gpus, const char *const specs[], int count, int partitions,
                       int ordinal[]);
 /** True when the list, or its absence, may ask for a GPU. */
 bool gpp__devices_may_be_gpus(const char *const specs[], int count, int partitions);
 
-/** Of cores only. @param most  offer->workers */
+/** Like gpp__devices_choose, with cores only. @param most  offer->workers */
 gpp_status gpp__devices_new(hwloc_topology_t topology, const char *const specs[], int count,
                             int partitions, int most, gpp__device **devices, int *device_count,
                             int device_of[], gpp_error *err);

@@ -1,20 +1,21 @@
 /*
  * sched/gpipe.c: the GPipe schedule: all forwards by ascending micro-batch, then all backwards by
- * descending one, each preceded by its recompute if it is checkpointed.
+ * descending one, each after its recompute if it is checkpointed.
  * Huang et al., "GPipe", arXiv 1811.06965, figure 2c; recompute as in Kim et al., "torchgpipe",
- * arXiv 2004.09910: R(i, j) right after the partition's previous backward, so that it runs while
- * its gradient is still on the way, and only one recomputed micro-batch of a partition is alive.
- * Where backwards are split, a W follows its B.
+ * arXiv 2004.09910. R(i, j) comes right after the partition's previous backward: it runs while its
+ * gradient is still on the way, and only one recomputed micro-batch of a partition is alive. Where
+ * backwards are split, each W follows its B.
  *
- * Each partition has an order of its own, which this file never changes. A device with one
- * partition has just that. Where several share a device, their orders are woven together: an idle
- * device takes, of its partitions' next tasks that are ready, the one GPipe prefers: forwards
- * before backwards before norms before updates, then in the order of the micro-batches of that
- * phase, then in the direction in which the phase crosses the partitions.
+ * Each partition has an order of its own, which never changes. A device with one partition has just
+ * that order. Where several partitions share a device, their orders are woven together: of the next
+ * tasks of its partitions that are ready, an idle device takes the one that GPipe prefers. Forwards
+ * come before backwards, backwards before norms, norms before updates. Within a phase the order of
+ * its micro-batches counts, then the direction in which the phase goes through the partitions.
  */
 #include "sched/weave.h"
 
-/* The k-th micro-batch to go back, and the other way round. */
+/* The k-th micro-batch to go back; also the place k of micro-batch i, as the map is its own
+ * inverse. */
 static int nth_back(const gpp__step_shape *s, int k)
 {
     return s->ascending ? k : s->micro_batches - 1 - k;

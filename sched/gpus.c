@@ -3,13 +3,13 @@
  *
  * The distance of two GPUs is that of the deepest object of hwloc's tree which is above both: a
  * bridge below a root complex (a switch), the root complex itself, one NUMA node, one package, the
- * machine. Under a switch or a root complex the bridges in between count as well, so that of two
- * switches below a third the nearer one is preferred.
+ * machine. Under a switch or a root complex the bridges between them count as well. So of two
+ * switches below a third, the nearer one is preferred.
  *
  * The chain is the shortest Hamiltonian path over any `length` of the GPUs, by dynamic programming
  * over subsets (Held and Karp, 1962): least[S][v] is the least length of a path through all of S
- * that begins at v, so that reading it off forwards, smallest number first, gives the first of all
- * shortest paths in the dictionary. 2^12 · 12 numbers are 200 KB and a millisecond.
+ * that begins at v. Reading it off forwards, smallest number first, gives the lexicographically
+ * first of all shortest paths. 2^12 · 12 numbers are 200 KB and a millisecond.
  */
 #include "sched/gpus.h"
 
@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum { SAME_SWITCH = 1, SAME_ROOT = 2, SAME_NUMA = 3, SAME_PACKAGE = 4, SAME_MACHINE = 5 };
-enum { STEPS = 64 }; /* more bridges than there are between any two */
-enum { EXACT = 12 }; /* most things for which all subsets are looked at */
+enum { STEPS = 64 }; /* more bridges than there are between any two GPUs */
+enum { EXACT = 12 }; /* the most things for which all subsets are tried */
 
 void gpp__gpus_release(gpp__gpus *gpus)
 {
@@ -30,7 +30,7 @@ void gpp__gpus_release(gpp__gpus *gpus)
 
 /* --- distances -------------------------------------------------------------------------------- */
 
-/* hwloc_get_common_ancestor_obj goes by depth, which objects of input and output do not have. */
+/* hwloc_get_common_ancestor_obj goes by depth, which I/O objects do not have. */
 static hwloc_obj_t common_ancestor(hwloc_obj_t a, hwloc_obj_t b, int *steps)
 {
     *steps = 0;
@@ -100,7 +100,7 @@ static int *least_of(const chain_search *s, unsigned set, int first)
     return &s->least[(size_t)set * (size_t)s->count + (size_t)first];
 }
 
-/* Least length of a path through `set` that begins at `first`, from those of smaller sets. */
+/* The least length of a path through `set` that begins at `first`, from those of smaller sets. */
 static int shortest(const chain_search *s, unsigned set, int first)
 {
     unsigned rest = set & ~(1u << first);
@@ -114,7 +114,7 @@ static int shortest(const chain_search *s, unsigned set, int first)
     return least;
 }
 
-/* Of the shortest paths through `set` from `first`, the first in the dictionary. */
+/* The lexicographically first of the shortest paths through `set` from `first`. */
 static void walk(const chain_search *s, unsigned set, int first, int chain[])
 {
     for (int k = 0;; k++) {
@@ -160,7 +160,8 @@ static void exact_chain(const chain_search *s, int chain[])
     }
 }
 
-/* From `first` on to the nearest thing left, again and again. Its length. */
+/* The chain that begins at `first` and always goes on to the nearest thing left. Returns its
+ * length. */
 static int greedy_from(const chain_search *s, int first, bool used[], int chain[])
 {
     int total = 0;
@@ -226,7 +227,7 @@ gpp_status gpp__gpus_chain(const gpp__gpus *gpus, int length, int ordinal[], gpp
 
 /* --- by number -------------------------------------------------------------------------------- */
 
-/* "GPUs 0, 2 and 3" */
+/* Write "GPUs 0, 2 and 3". */
 static void write_list(const gpp__gpus *gpus, char *out, size_t size)
 {
     size_t at = (size_t)snprintf(out, size, gpus->count == 1 ? "GPU" : "GPUs");
@@ -251,7 +252,7 @@ gpp_status gpp__gpus_check(const gpp__gpus *gpus, const char *spec, int ordinal,
                      gpus->count == 1 ? "is" : "are", list, gpus->why[0] ? ": " : "", gpus->why);
 }
 
-/* GPUs with the same near hardware threads before the k-th. */
+/* How many GPUs before the k-th have the same near hardware threads. */
 static int same_place_before(const gpp__gpus *gpus, int k)
 {
     int before = 0;
@@ -262,7 +263,7 @@ static int same_place_before(const gpp__gpus *gpus, int k)
     return before;
 }
 
-/* From the last core down: devices of few cores begin at the first. */
+/* Count from the last core down, since CPU devices with few cores begin at the first one. */
 int gpp__gpus_core(const gpp__gpus *gpus, int k, hwloc_topology_t topology,
                    hwloc_const_bitmap_t usable)
 {

@@ -2,20 +2,21 @@
  * sched/interleaved.c: interleaved 1F1B: a device has several partitions ("chunks") that are not
  * neighbours, so that a micro-batch gets through all devices sooner and devices wait less.
  * Narayanan et al., "Efficient large-scale language model training on GPU clusters using
- * Megatron-LM", arXiv 2104.04473, section 2.2.2: with D devices of v chunks each, partition p on
- * device p mod D, and m a multiple of D, (D - 1)(F + B) of chunks are idle, 1/v of 1F1B's.
+ * Megatron-LM", arXiv 2104.04473, section 2.2.2. With D devices of v chunks each, partition p on
+ * device p mod D, and m a multiple of D, devices are idle for (D - 1)(F + B) of a chunk, 1/v of
+ * 1F1B's idle time.
  *
  * Micro-batches go in groups of D. A device does the forwards of a group chunk after chunk,
  * ascending, and its backwards chunk after chunk, descending. Both sequences go through partitions
- * in an order that data allows, wherever partitions are. They mix as in the paper: as many forwards
- * as a device does until its first gradient comes back, 2 (n - 1 - p) + (v - 1) D for its last
- * partition p, then a forward and a backward in turns. Where the last group is smaller, that may be
- * too few to go on, and is made more.
+ * in an order that data allows, wherever partitions are. They mix as in the paper: first the
+ * forwards that a device does until its first gradient comes back, 2 (n - 1 - p) + (v - 1) D for
+ * its last partition p, then a forward and a backward in turns. With a smaller last group that
+ * number may be too small to go on; then it is raised.
  *
- * Smaller last groups are slow, too. So the step is run in this order and in others, with groups
- * that are somewhat larger, and with a backward instead of a forward whose turn it is when that
- * cannot begin; the one that ends first is taken, the earlier of the list among equals, and 1F1B's
- * if that is faster. Where no device has several partitions, it is 1F1B's.
+ * Smaller last groups are slow, too. So the step is run in this order and in others: with groups
+ * that are somewhat larger, and with a backward, where one can begin, in the turn of a forward. The
+ * order that ends first is taken; among equals, the earlier in the list. 1F1B's order is taken if
+ * it is faster, and where no device has several partitions.
  */
 #include <stdlib.h>
 
@@ -24,9 +25,9 @@
 typedef struct lane {
     int *partition; /* [chunks] ascending */
     int chunks;
-    int64_t forwards, backwards; /* done, of its sequences */
-    int64_t most;                /* cells between forward and backward */
-    int normed, updated;         /* chunks that are */
+    int64_t forwards, backwards; /* done so far of the two sequences */
+    int64_t most;                /* the most cells between forward and backward */
+    int normed, updated;         /* chunks whose norm, whose update is done */
 } lane;
 
 typedef struct interleaver {
@@ -34,7 +35,7 @@ typedef struct interleaver {
     int *partition; /* of all lanes */
     int width;      /* micro-batches of a group */
     int devices;    /* with work */
-    bool eager;     /* a backward may come before a forward whose turn it is */
+    bool eager;     /* a backward may take the turn of a forward */
 } interleaver;
 
 typedef struct cell {
@@ -63,7 +64,7 @@ static bool take(gpp__entry *e, int kind, int i, int j)
     return true;
 }
 
-/* What a forward or a backward has left to be done at once. */
+/* The output of the last forward, or the W of the last backward, if it is still to be done. */
 static bool offer_rest(const interleaver *x, const gpp__weaver *w, const lane *l, gpp__entry *e)
 {
     int last = w->shape->partitions - 1;
@@ -95,7 +96,7 @@ static bool offer_backward(const interleaver *x, const gpp__weaver *w, const lan
     return !early;
 }
 
-/* The turn of a forward, not of a backward. */
+/* It is the turn of a forward, not of a backward. */
 static bool is_forwards_turn(const gpp__step_shape *s, const lane *l)
 {
     return l->forwards < cells_of(s, l) && l->forwards - l->backwards < l->most;
@@ -187,7 +188,8 @@ static void reset(interleaver *x, const gpp__step_shape *s, int64_t more)
     }
 }
 
-/* With no bound at all the forwards alone go through, and then the backwards. */
+/* Raise the number of first forwards until the run gets through. Without any limit it does: all
+ * forwards come first, then all backwards. */
 static gpp_status weave(interleaver *x, const gpp__step_shape *s, gpp__table *table, double *end,
                         gpp_error *err)
 {

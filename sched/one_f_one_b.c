@@ -1,21 +1,21 @@
 /*
  * sched/one_f_one_b.c: 1F1B: as many forwards as it takes until the first gradient comes back, then
- * one forward, one backward in turns, then the backwards that are left; both by ascending
- * micro-batch.
- * Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (PipeDream-flush), arXiv
- * 2006.09503; Narayanan et al., "Efficient large-scale language model training on GPU clusters
- * using Megatron-LM", arXiv 2104.04473, section 2.2.1. Partition j of n never has more than n - j
- * micro-batches between forward and backward, where GPipe has all m; with balanced partitions it
- * takes as long, (m + n - 1)(F + B).
+ * one forward and one backward in turns, then the backwards that are left, all by ascending
+ * micro-batch. Narayanan et al., "Memory-efficient pipeline-parallel DNN training"
+ * (PipeDream-flush), arXiv 2006.09503; Narayanan et al., "Efficient large-scale language model
+ * training on GPU clusters using Megatron-LM", arXiv 2104.04473, section 2.2.1. Partition j of n
+ * never has more than n - j micro-batches between forward and backward, where GPipe has all m. With
+ * balanced partitions a step takes as long as GPipe's, (m + n - 1)(F + B).
  *
- * A recompute stands right before its backward, behind the forward before that: the forward is what
- * the next partition waits for, and the recompute runs while the gradient is on its way.
+ * A recompute comes right before its backward and after the forward before that: the next partition
+ * waits for the forward, and the recompute runs while the gradient is on its way.
  *
- * Where partitions share a device, backwards go first: they free memory.
+ * Where partitions share a device, backwards go first, because they free memory.
  */
 #include "sched/weave.h"
 
-/* W's of micro-batches that are recomputed come at once: their tape's place is the next one's. */
+/* The W of a recomputed micro-batch comes at once: the next recompute needs the buffer of its
+ * tape. */
 static void put_backward(gpp__orders *o, const gpp__step_shape *s, int i, int j, int lag)
 {
     gpp__orders_put_backward(o, s, i, j);

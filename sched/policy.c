@@ -1,5 +1,7 @@
-/* sched/policy.c: see policy.h. The rule is in pop_next: the task at the lane's next position, or
- * nothing. */
+/*
+ * sched/policy.c: see policy.h. The rule is in pop_next: the task at the lane's next position, or
+ * nothing.
+ */
 #include "sched/policy.h"
 
 #include <linux/futex.h>
@@ -11,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A worker that finds nothing polls this often before it sleeps, so that a step right after another
- * finds it awake. */
+/* A worker that finds no task polls this many times before it sleeps. So a step that follows
+ * another at once finds it awake. */
 enum { IDLE_POLLS = 2000 };
-/* Asleep it looks around this often: StarPU may want to stop it or to move data through it. */
+/* A sleeping worker wakes up this often: StarPU may want to stop it or to move data through it. */
 enum { SLEEP_MS = 5 };
 
 struct gpp__lane {
@@ -25,19 +27,19 @@ struct gpp__lane {
     _Atomic(struct starpu_task *)
         *ready;                /* [mask + 1] by position: tasks StarPU has reported ready */
     atomic_uint_fast64_t next; /* position to run next; written by the worker alone */
-    atomic_bool abandoned;     /* positions mean nothing any more */
+    atomic_bool abandoned;     /* tasks run in any order (gpp__lane_abandon) */
     uint64_t end;              /* positions given out; written by the submitting thread alone */
 };
 
 typedef struct worker_state {
     pthread_mutex_t lock; /* lanes */
     gpp__lane *lanes;
-    unsigned idle_polls; /* of the worker alone */
+    unsigned idle_polls; /* used by the worker alone */
 } worker_state;
 
 typedef struct policy_state {
     worker_state worker[STARPU_NMAXWORKERS];
-    bool may_sleep;       /* all tasks of these workers come through this policy */
+    bool may_sleep;       /* all tasks of the workers come through this policy and wake them */
     atomic_int busy;      /* steps running */
     atomic_uint wakes;    /* futex: changes when something begins */
     pthread_mutex_t lock; /* others */
@@ -154,7 +156,7 @@ static int push_task(struct starpu_task *task)
     if (starpu_memory_nodes_get_count() > 1)
         starpu_prefetch_task_input_for(task, (unsigned)worker);
     starpu_push_task_end(task);
-    /* From here the worker may take and finish the task: neither it nor its ticket may be touched
+    /* After this store the worker may take and finish the task: do not touch the task or its ticket
      * again. */
     atomic_store(&lane->ready[ticket->position & lane->mask], task);
     starpu_wake_worker_relax_light(worker);
@@ -213,7 +215,7 @@ static struct starpu_task *pop_next(gpp__lane *lane)
     return task;
 }
 
-/** Lanes take turns: the one that was served goes to the end of the list. */
+/* Lanes take turns: a lane that was served goes to the end of the list. */
 static struct starpu_task *pop_lanes(worker_state *w, bool *has_lane)
 {
     struct starpu_task *task = NULL;
@@ -296,8 +298,7 @@ void gpp__lane_free(gpp__lane *lane)
     free(lane);
 }
 
-/** Moves the lane to a larger ring. Nothing may be outstanding, which the caller sees to by growing
- * between steps. */
+/* Move the lane to a larger ring. Nothing may be outstanding. */
 static bool grow(gpp__lane *lane, size_t size)
 {
     _Atomic(struct starpu_task *) *ready = calloc(size, sizeof *ready);
@@ -342,7 +343,7 @@ void gpp__lane_abandon(gpp__lane *lane)
     atomic_store(&lane->abandoned, true);
 }
 
-/* Positions that were passed over are behind it then. */
+/* Go on behind all positions given out, since an abandoned lane has not counted them. */
 void gpp__lane_restore(gpp__lane *lane)
 {
     worker_state *w = &state_of(lane->context)->worker[lane->worker];
@@ -366,7 +367,7 @@ struct starpu_sched_policy gpp__policy = {
     .pop_task = pop_task,
     .post_exec_hook = task_done,
 #if STARPU_MAJOR_VERSION > 1 || STARPU_MINOR_VERSION >= 4
-    .prefetches = 1, /* push_task does, and StarPU ends the program when it has done so before */
+    .prefetches = 1, /* push_task prefetches; StarPU ends the program if it has done so before */
 #endif
     .policy_name = "gridpipe",
     .policy_description = "each device runs its tasks in the order of a table",

@@ -1,5 +1,5 @@
 /*
- * sched/schedules.c: the list of built-in schedules. A new one is a file of its own and a line
+ * sched/schedules.c: the list of built-in schedules. A new schedule is a file of its own and a line
  * here.
  */
 #include <string.h>

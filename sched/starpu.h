@@ -7,13 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** StarPU has been started, by us or by the application. */
+/** StarPU has been started, by this library or by the application. */
 bool gpp__starpu_runs(void);
-/** Worker that the calling thread is; -1: it is none. StarPU must run. */
+/** The worker of the calling thread; -1: it is none. StarPU must run. */
 int gpp__starpu_worker(void);
-/** Worker of a GPU; -1: StarPU does not run, or has none. */
+/** The worker of a GPU; -1: StarPU does not run, or has no such worker. */
 int gpp__starpu_cuda_worker(int ordinal);
-/** Bytes that StarPU allocates on a GPU at most; 0: unknown. */
+/** The most bytes that StarPU allocates on a GPU; 0: unknown. */
 size_t gpp__starpu_cuda_memory(int ordinal);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * sched/table.c: what every schedule shares: names of kinds and tasks, the check of a step's shape,
- * which tasks it has, and the storage of a table.
+ * sched/table.c: what all schedules share: names of kinds and tasks, the check of a step's shape,
+ * the tasks that a step has, and the storage of a table.
  */
 #include "sched/table.h"
 

@@ -2,7 +2,8 @@
  * sched/table.h: a schedule as data: for each device, the exact order of its tasks.
  *
  * Pure: no runtime, no model. A generator fills a table from the numbers of partitions,
- * micro-batches and devices; graph/plan/plan.c checks that it can run and turns it into tasks with data.
+ * micro-batches and devices. graph/plan/plan.c checks that the table can run and turns it into
+ * tasks with data.
  */
 #ifndef GPP_SCHED_TABLE_H
 #define GPP_SCHED_TABLE_H
@@ -31,35 +32,35 @@ typedef enum gpp__kind {
 char gpp__kind_letter(gpp__kind kind);
 const char *gpp__kind_name(gpp__kind kind);
 
-/** What a step consists of. Every flag adds tasks; the order among the rest does not change. */
+/** What a step consists of. Every flag adds tasks and leaves the order of the others as it is. */
 typedef struct gpp__step_shape {
     int partitions;       /* n >= 1 */
     int micro_batches;    /* m >= 1 */
     int devices;          /* >= 1 */
     const int *device_of; /* [partitions] */
-    int checkpointed; /* micro-batches 0 … checkpointed-1 are recomputed before their backward */
-    bool forward, backward; /* at least one, unless it is an update alone */
+    int checkpointed; /* micro-batches 0 ... checkpointed-1 are recomputed before their backward */
+    bool forward, backward; /* at least one of them, except for an update alone */
     bool outputs;           /* with forward: an O for each micro-batch */
     bool loss;              /* an L for each micro-batch: after its F (and O), before its B */
-    bool seeds;             /* without loss, with backward: an S for each micro-batch */
+    bool seeds;             /* with backward, without loss: an S for each micro-batch */
     bool update;            /* with backward, or alone: a U for each partition after its last B */
-    bool norms;             /* with update: an N for each partition, from the last to the first,
-                               each after its partition's last B; every U after all of them */
-    bool split;             /* with backward: a B is the gradient of its inputs alone, and a W for
-                               each micro-batch of a partition that trains follows it */
+    bool norms;             /* with update: an N for each partition after its last B, from the last
+                               partition to the first. Every U comes after all N's */
+    bool split;             /* with backward: a B computes the gradients of its inputs alone. If its
+                               partition trains, a W for the same micro-batch follows */
     bool ascending;         /* backwards by ascending micro-batch instead of descending */
-    bool keep; /* forward without backward whose boundaries and tapes stay for a later step that is
-                  backward only */
-    const bool *trains; /* [partitions] with split: has W's; NULL: all have */
-    const double *cost; /* [partitions][GPP__KINDS] time of a task, >= 0, in any unit, for schedules
-                           that weigh tasks; NULL: B's cost 2, or 1 where they are split, F's, R's
-                           and W's 1, others nothing */
-    int limit; /* for schedules that keep to one: micro-batches that a partition has in flight at
-                  most, their F begun and their B, or W, not done. 0: as in 1F1B */
+    bool keep;              /* forward without backward: edges and tapes stay for a later step that
+                               is backward only */
+    const bool *trains;     /* [partitions] with split: has W's; NULL: all have */
+    const double *cost;     /* [partitions][GPP__KINDS] time of a task, >= 0, in any unit, for
+                               schedules that weigh tasks. NULL: a B costs 2, or 1 where it is
+                               split; F, R and W cost 1, others nothing */
+    int limit; /* the most micro-batches that a partition may have in flight, in schedules that have
+                  such a limit: from the begin of F to the end of B, or of W. 0: as in 1F1B */
 
-    /* Set by gpp__plan_new from its spec, so that the table never asks for the impossible. */
+    /* gpp__plan_new sets these from its spec, so that a table never asks for the impossible. */
     int window;        /* without backward: F(i, j) comes after F(i - window, j + 1); 0: no limit */
-    bool wait_for_all; /* U's come after every backward of the step */
+    bool wait_for_all; /* every U comes after every backward of the step */
 } gpp__step_shape;
 
 /** GPP_EINVAL when the numbers or flags contradict each other. An update alone is a step, too. */
@@ -78,14 +79,14 @@ typedef struct gpp__table {
 
 /** An empty table with room for `room[d]` entries of device d. On failure it is zeroed. */
 gpp_status gpp__table_init(gpp__table *table, int devices, const size_t room[], gpp_error *err);
-/** Frees what the table holds (all of it from malloc), not the table. Fine on a zeroed one. */
+/** Frees the arrays of the table, which are from malloc, not the table. A zeroed table is fine. */
 void gpp__table_release(gpp__table *table);
 
 /** The step has such a task. */
 bool gpp__shape_has(const gpp__step_shape *shape, int kind, int i, int j);
-/** Tasks of a partition in the step. */
+/** How many tasks of the step partition j has. */
 size_t gpp__shape_tasks(const gpp__step_shape *shape, int j);
-/** What a task costs, as shape->cost says. */
+/** The cost of a task by shape->cost. */
 double gpp__shape_cost(const gpp__step_shape *shape, int kind, int j);
 
 /** Letters and numbers of a task: "B(2,1)", "L(2)", "N(1)", "U(1)". Returns `out`. */
@@ -97,11 +98,11 @@ typedef struct gpp__schedule gpp__schedule;
 struct gpp__schedule {
     const char *name;
     const char *about; /* a line for lists */
-    bool ascending;    /* it runs the backwards of a partition so; else shape->ascending says it */
-    bool split;        /* it is made for split backwards; the others take shapes of both kinds */
+    bool ascending;    /* its backwards always ascend; others go by shape->ascending */
+    bool split;        /* it always splits backwards; others take shapes of both kinds */
     gpp_status (*generate)(const gpp__schedule *self, const gpp__step_shape *shape,
                            gpp__table *table, gpp_error *err);
-    const void *data; /* generate's own */
+    const void *data; /* for `generate` */
 };
 
 extern const gpp__schedule gpp__schedule_gpipe, gpp__schedule_1f1b, gpp__schedule_interleaved,
@@ -114,18 +115,18 @@ const gpp__schedule *gpp__schedule_find(const char *name);
 
 /* --- a table of the user's (table_text.c)
  *
- * A line for each device, or devices apart by ';'; a device without work has an empty one, and the
- * last devices may be missing if they have none. "#" and what follows it on its line is a comment;
- * a line with nothing but a comment is none. Words are a letter and a micro-batch, "F0 F1 R1 B1
- * B0"; where the device has several partitions ".2" says which. N and U have no micro-batch: "U",
- * "U.2". O, L and S are of the last partition, which need not be named.
+ * Each device has a line, or a part between ';'. A device without work has an empty one; the last
+ * devices may be left out if they have no work. "#" begins a comment up to the end of its line, and
+ * a line with nothing but a comment does not count. A word is a letter and a micro-batch, "F0 F1 R1
+ * B1 B0". Where the device has several partitions, ".2" behind it names one. N and U have no
+ * micro-batch: "U", "U.2". O, L and S belong to the last partition, which need not be named.
  *
- * A kind among O, L, S, W, N and U that the text has nowhere is put in: O behind F, L or S before R
- * and B as they come, W behind B, N and U at the end.
+ * Of the kinds O, L, S, W, N and U, those that the text does not have at all are put in: O behind
+ * F, L or S before the first R or B of its micro-batch, W behind B, N and U at the end.
  */
 
-/** A schedule that generates the table of `text`, which must outlive it. It is for steps forward
- * and backward; the halves of a step, and forwards alone, have GPipe's order. */
+/** A schedule that generates the table of `text`, which must outlive it. The table is for steps
+ * with forward and backward. Other steps get GPipe's order. */
 gpp__schedule gpp__schedule_of_text(const char *text);
 
 /** @return GPP_OK, GPP_ESYNTAX (says line and column), GPP_EINVAL (the step has no such task, a
@@ -135,8 +136,8 @@ gpp_status gpp__table_parse(const char *text, const gpp__step_shape *shape, gpp_
 /** The text of a table, a line for each device; from malloc. NULL: no memory. */
 char *gpp__table_text(const gpp__table *table, const gpp__step_shape *shape);
 
-/** GPP_EINVAL unless the table has every task of the step once, on its device, and can run where
- * every gradient goes back: the message names the first dependency it violates. */
+/** GPP_EINVAL unless the table has every task of the step once, on its device, and can run even if
+ * every gradient goes back. The message names the first dependency that the table violates. */
 gpp_status gpp__table_check(const gpp__table *table, const gpp__step_shape *shape, gpp_error *err);
 
 #endif

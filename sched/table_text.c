@@ -1,8 +1,9 @@
 /*
  * sched/table_text.c: a table of the user's, from text and to text. The grammar is in table.h.
  *
- * Reading: words become entries of the device whose line they are in; what the text leaves out is
- * put in where the built-in schedules have it; then the table is checked like any other.
+ * Reading takes three steps. Words become entries of the device whose line they are in. What the
+ * text leaves out is put in where the built-in schedules have it. Then the table is checked like
+ * any other.
  */
 #include <ctype.h>
 #include <limits.h>
@@ -17,7 +18,7 @@ typedef struct list {
     size_t count, room;
 } list;
 
-/* Of the last partition's micro-batch. */
+/* Which tasks of a micro-batch the last partition has so far. */
 typedef struct seen {
     bool forward, backward, loss;
 } seen;
@@ -51,7 +52,7 @@ static int kind_of(char letter)
     return -1;
 }
 
-/* Decimal digits at r->at; -1: there are none, or too many. */
+/* Read decimal digits at r->at. -1: there are none, or too many. */
 static int read_number(reader *r)
 {
     int64_t number = -1;
@@ -82,7 +83,7 @@ static bool is_end(int kind)
     return kind == GPP__OUTPUT || kind == GPP__LOSS || kind == GPP__SEED;
 }
 
-/* The partition of a word that names none. */
+/* The partition of a word that does not name one. */
 static int implied(const reader *r, int kind)
 {
     return is_end(kind) ? r->s->partitions - 1 : r->only[r->device];
@@ -121,7 +122,8 @@ static gpp_status read_word(reader *r)
     return put(r, &r->list[r->device], kind, i, j);
 }
 
-/* A line, or what is before ";". */
+/* Read all words. A ";" or the end of a line leads to the next device, except for the end of a line
+ * that has nothing but a comment. */
 static gpp_status read_all(reader *r)
 {
     bool blank = true, comment = false, line_begins = true;
@@ -153,7 +155,7 @@ static gpp_status read_all(reader *r)
 
 /* --- what the text leaves out ----------------------------------------------------------------- */
 
-/* A task that the text has nowhere of its kind and the step has. */
+/* Put in a task of the step if the text has none of its kind. */
 static gpp_status put_unwritten(reader *r, list *l, int kind, int i, int j)
 {
     if (r->written[kind] || !gpp__shape_has(r->s, kind, i, j))
@@ -161,8 +163,8 @@ static gpp_status put_unwritten(reader *r, list *l, int kind, int i, int j)
     return put(r, l, kind, i, j);
 }
 
-/* A loss or seed, once, and not before its forward: a backward that was written before that is what
- * is wrong. */
+/* Put in a loss or seed, once, and not before its forward. If the backward is written before its
+ * forward, the check then blames the backward and not the loss. */
 static gpp_status put_loss(reader *r, list *l, int i, int j)
 {
     seen *at = &r->seen[i];
@@ -172,7 +174,7 @@ static gpp_status put_loss(reader *r, list *l, int i, int j)
     return put_unwritten(r, l, r->s->loss ? GPP__LOSS : GPP__SEED, i, j);
 }
 
-/* A task that was written, and what belongs before and behind it. */
+/* Put in a task of the text, with what belongs before and behind it. */
 static gpp_status put_with(reader *r, list *l, const gpp__entry *e)
 {
     bool back = e->kind == GPP__RECOMPUTE || e->kind == GPP__BACKWARD;
@@ -195,7 +197,7 @@ static gpp_status put_with(reader *r, list *l, const gpp__entry *e)
     return status;
 }
 
-/* Losses whose backwards are missing as well: the backwards are what is wrong. */
+/* Put in losses whose backwards are missing, so that the check names the backwards. */
 static gpp_status put_left_losses(reader *r, list *l)
 {
     gpp_status status = GPP_OK;
@@ -251,7 +253,7 @@ static gpp_status read_table(reader *r)
     return status == GPP_OK ? complete(r) : status;
 }
 
-/* The lists become the table's. */
+/* Move the lists into the table. */
 static gpp_status hand_over(reader *r, gpp__table *table)
 {
     size_t devices = (size_t)r->s->devices, *none = calloc(devices, sizeof *none);
@@ -347,7 +349,7 @@ static gpp_status generate(const gpp__schedule *self, const gpp__step_shape *sha
     return gpp__schedule_gpipe.generate(&gpp__schedule_gpipe, &half, table, err);
 }
 
-/* The first two backwards of a partition decide. */
+/* The first two backwards of a partition tell the order. */
 static bool text_ascends(const char *text)
 {
     char partition[24] = "", other[24];

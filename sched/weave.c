@@ -1,11 +1,11 @@
 /*
- * sched/weave.c: a step run on all devices at once, by events: when tasks end, the strands that may
- * have something new to offer are asked again; then every idle device takes the best that its
- * strands offer. A heap for each device holds their offers; one that was replaced is recognised by
- * its stamp and dropped when it comes up. O(tasks · log tasks) where a strand is asked in O(1).
+ * sched/weave.c: runs a step on all devices at once, by events. When tasks end, the strands that
+ * may have something new to offer are asked again; then every idle device takes the best offer of
+ * its strands. Each device has a heap of offers. An offer that was replaced has an old stamp and is
+ * dropped when it comes up. O(tasks · log tasks) where a strand answers in O(1).
  *
  * Tasks that end at the same time end in the order in which they began, and devices begin in the
- * order in which they heard of something: the table is the same on every machine.
+ * order in which they were woken: the table is the same on every machine.
  */
 #include "sched/weave.h"
 
@@ -18,14 +18,14 @@ typedef struct strand {
     gpp__entry offered;
     uint64_t key;
     int device;
-    int32_t stamp; /* of its offer that counts */
+    int32_t stamp; /* of its latest offer, the only one that counts */
     bool offers, runs;
 } strand;
 
 typedef struct device {
     gpp__heap offers; /* of strands */
     gpp__entry task;  /* that runs */
-    int strand;       /* whose it is; -1: idle */
+    int strand;       /* of that task; -1: idle */
     bool awake;       /* in the ring */
 } device;
 
@@ -37,7 +37,7 @@ typedef struct loom {
     strand *strand;
     device *device;
     gpp__heap ends; /* of devices, by time, then by when they began */
-    int *ring;      /* [devices] that may have something to begin */
+    int *ring;      /* [devices] devices that may have something to begin */
     int ring_first, ring_count;
     int32_t begun;
     double now;
@@ -46,7 +46,7 @@ typedef struct loom {
 
 /* --- what may begin --------------------------------------------------------------------------- */
 
-/* The step's backwards are done, where what follows them waits for all. */
+/* Norms and updates may begin, as far as they wait for all backwards of the step. */
 static bool may_follow(const gpp__weaver *w)
 {
     return !w->shape->wait_for_all || w->open == 0;
@@ -89,7 +89,7 @@ static bool same(const gpp__entry *a, const gpp__entry *b)
     return a->kind == b->kind && a->i == b->i && a->j == b->j;
 }
 
-/* What the strand offers may have changed. */
+/* Ask a strand whose offer may have changed. */
 static void ask(loom *l, int number)
 {
     strand *s = &l->strand[number];
@@ -135,7 +135,7 @@ static void count(loom *l, const gpp__entry *e)
     l->w->open -= e->kind == GPP__BACKWARD || e->kind == GPP__WEIGHT;
 }
 
-/* Not only neighbours wait for it. */
+/* True: more strands than those of the neighbours may wait for this task. */
 static bool opens(const loom *l, const gpp__entry *e)
 {
     bool all = (e->kind == GPP__BACKWARD || e->kind == GPP__WEIGHT) && l->shape->wait_for_all;
@@ -192,7 +192,7 @@ static void begin_all(loom *l)
     }
 }
 
-/* The earliest tasks end. */
+/* Go on to the time at which the next tasks end. */
 static void advance(loom *l)
 {
     uint64_t time = l->ends.item[0].key;

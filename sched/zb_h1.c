@@ -1,15 +1,14 @@
 /*
  * sched/zb_h1.c: ZB-H1: 1F1B with split backwards, whose second halves, the W's, fill the end of
- * the step.
- * Qi et al., "Zero bubble pipeline parallelism", arXiv 2401.10241, section 2.3.1. Gradients reach
- * the first partition sooner, since no partition holds them up with a W; partition j does the W of
- * a micro-batch j backwards later. So every partition has n micro-batches at most between forward
- * and W, as 1F1B's first one has between forward and backward. Balanced partitions leave their
- * devices idle for (n - 1)(F + B - W) instead of (n - 1)(F + B + W) where W is no longer than F and
- * B and m >= n.
+ * the step. Qi et al., "Zero bubble pipeline parallelism", arXiv 2401.10241, section 2.3.1.
+ * Gradients reach the first partition sooner, since no partition holds them up with a W: partition
+ * j does the W of a micro-batch j backwards later. So every partition has at most n micro-batches
+ * between forward and W, as the first partition of 1F1B has between forward and backward. With
+ * balanced partitions, devices are idle for (n - 1)(F + B - W) instead of (n - 1)(F + B + W), if W
+ * is no longer than F and B and m >= n.
  *
- * A micro-batch that is recomputed has its W right behind its B: the next recompute takes the place
- * of its tape.
+ * A recomputed micro-batch has its W right behind its B: the next recompute needs the buffer of its
+ * tape.
  */
 #include "sched/weave.h"
 
