@@ -1,24 +1,24 @@
 /*
  * balance/blocks.c: a chain cut into consecutive blocks of nearly equal sums, as torchgpipe does.
  *
- * Bárány and Grinberg, "Block partitions of sequences", Israel J. Math. 206 (2015),
- * arXiv 1308.2452: for numbers in [0, 1] there is a cut whose blocks differ by at most 1, and this
- * algorithm finds one. While the largest block p exceeds the smallest one, q, by more than 1, the
- * neighbour of q towards p gives q the number at their border; when that neighbour is p, the
- * largest block is looked for anew, until then p and its size stay what they were. It begins with
- * blocks of equally many numbers, what is left over in the last.
+ * Bárány and Grinberg, "Block partitions of sequences", Israel J. Math. 206 (2015), arXiv
+ * 1308.2452: for numbers in [0, 1] there is a cut whose blocks differ by at most 1, and this
+ * algorithm finds one. It begins with blocks of equally many numbers; the last one has the rest.
+ * While the largest block p exceeds the smallest block q by more than 1, the neighbour of q towards
+ * p gives q the number at their border. When that neighbour is p, the largest block is searched
+ * anew; until then p and its size stay what they were.
  *
- * Of equally small blocks the proof takes the one closest to p: everything between q and p is then
- * larger than q, so a block that gives its only number away is the next q, gets one from its
- * neighbour, and none is empty in the end. torchgpipe takes the first such block. That is tried
- * before, for the sake of the same answers, and given up where it would take from an empty block,
- * from where torchgpipe may never end or leave a block empty; or after layers · partitions moves,
- * more than twice what was ever seen.
+ * Of equally small blocks the proof takes the one closest to p. Everything between q and p is then
+ * larger than q, so a block that gives its only number away is the next q and gets a number from
+ * its neighbour; in the end no block is empty. torchgpipe takes the first such block instead. For
+ * the sake of the same answers, that is tried first. It is given up where it would take from an
+ * empty block, since from there torchgpipe may never end or may leave a block empty; and after
+ * layers · partitions moves, more than twice of what was ever seen.
  *
- * Costs c are taken to [0, 1] as (c - min) / (max - min). Here that is c - min in units of a power
- * of two, rounded to whole numbers that fit 62 bits when all are added up, against max - min
- * instead of 1: sums are exact, so the proof holds for what runs. Whole costs are not rounded at
- * all.
+ * The paper's numbers in [0, 1] are (c - min) / (max - min) for costs c. Here they are c - min in
+ * units of a power of two, rounded to whole numbers whose sum fits 62 bits, and compared with
+ * max - min instead of 1. Sums are exact, so the proof holds for what runs. Whole costs are not
+ * rounded at all.
  */
 #include <gridpipe/balance.h>
 
@@ -29,13 +29,13 @@
 
 typedef struct blocks {
     const int64_t *cost; /* [layers] */
-    int64_t largest;     /* of all costs: what blocks may differ by */
+    int64_t largest;     /* cost of all; blocks may differ by that much */
     size_t count;
     size_t *end;   /* [count] where each block ends */
     int64_t *size; /* [count] sum of its costs */
 } blocks;
 
-/* Whole numbers in proportion to cost - min. Returns the largest. */
+/* Make whole numbers in proportion to cost - min. Returns the largest. */
 static int64_t to_whole(size_t layers, const double cost[], int64_t whole[])
 {
     double low = cost[0], high = cost[0];
@@ -85,7 +85,7 @@ static size_t smallest_block(const blocks *b, size_t p, bool closest)
     return q;
 }
 
-/* Block q gets the number at its border towards p from `giver`. False when that has none. */
+/* Give block q the number of `giver` at their border. False: `giver` has none. */
 static bool feed(blocks *b, size_t q, size_t giver)
 {
     if (b->end[giver] == (giver ? b->end[giver - 1] : 0))
@@ -96,7 +96,7 @@ static bool feed(blocks *b, size_t q, size_t giver)
     return true;
 }
 
-/* Move numbers until the blocks are even enough. False when `closest` has to be tried. */
+/* Move numbers until the blocks are even enough. False: `closest` has to be tried. */
 static bool even_out(blocks *b, size_t layers, bool closest)
 {
     for (size_t left = layers * b->count;;) {

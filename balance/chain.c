@@ -4,25 +4,27 @@
  * and Shilova, arXiv 1911.13214, with several micro-batches between forward and backward).
  *
  * A run s ... t of blocks that are not kept goes back in one of several *ways* (chain.h). All but
- * the first consist of something that runs at once, a run on the right of it, and one on its left:
+ * the first consist of operations of their own, a run on the right of them, and a run on their
+ * left:
  *
  *     us(s, t, M) = us(way) + us(right, M - held(way)) + us(left, M),   need(way) <= M
  *
- * tabulated for M = level 0 ... 256 of the limit. Levels are multiples of limit / 256 rounded down
- * to bytes, so x bytes fit into M exactly when the number of levels of x, rounded up, does. Only
- * sums of levels can be too large, and where the greatest common divisor of all sizes is at least
- * limit / 256, it is the distance of two levels and nothing is rounded at all. Either way a larger
- * limit has as many levels or more, and no size takes more of them: it never costs time.
+ * A table has this for M = level 0 ... 256 of the limit. Levels are multiples of limit / 256
+ * rounded down to bytes, so x bytes fit into M exactly when the number of levels of x, rounded up,
+ * does. Only sums of levels can be too large. Where the greatest common divisor of all sizes is at
+ * least limit / 256, it is the distance of two levels, and nothing is rounded at all. Either way a
+ * larger limit has as many levels or more, and no size takes more of them, so a larger limit never
+ * costs time.
  *
- * Around that goes a walk over runs of kept and of other blocks in turn: for a given M, the least
- * time by levels that are kept. The time for M and for all smaller ones is bounded below by that of
- * M with as many levels kept as the smaller ones leave, so M is tried by halving intervals and most
- * need not be.
+ * Around that, a walk goes over runs of kept blocks and of other blocks in turn: for a given M, it
+ * finds the least time for each number of levels that are kept. A lower bound for M and all smaller
+ * values is the time for M with as many kept levels as the smaller values leave. So M is tried by
+ * halving intervals, and most values need not be tried.
  *
- * The plan that needs the fewest bytes of all is found without levels, exactly: the bytes of a run
- * are the minimum over its ways of max(need, held + bytes(right), bytes(left)), and a walk for each
- * limit to them finds the kept ones. It decides whether anything fits, and competes with the
- * others.
+ * The plan that needs the fewest bytes of all is found without levels, exactly. The bytes of a run
+ * are the minimum over its ways of max(need, held + bytes(right), bytes(left)), and for each limit
+ * to these bytes a walk finds the kept blocks. This plan decides whether anything fits, and
+ * competes with the others.
  */
 #include "balance/chain.h"
 
@@ -32,12 +34,13 @@
 #include <string.h>
 
 enum { LEVELS = 256 };
-/* How a run goes back. Any other number: in two, and it is the first block of the second one. */
+/* How a run goes back. Any other number: in two runs, of which the second begins with this
+ * block. */
 enum { ALL_AT_ONCE = 0, ONE_BY_ONE = UINT8_MAX };
 /* In place of a level: the way that needs the fewest bytes. */
 enum { FEWEST = -1 };
 
-/** What is compared: time, then kept bytes, then operations. */
+/** Costs are compared by time, then kept bytes, then operations. */
 typedef struct cost {
     double us;
     size_t kept;
@@ -46,7 +49,7 @@ typedef struct cost {
 
 /** A way for a run s ... t to go back, other than all at once. */
 typedef struct way {
-    size_t need, held; /* bytes while its own operations run, and while the right run does */
+    size_t need, held; /* bytes while its own operations run, and while the right run goes back */
     double us;
     int ops;
     int left_end, right; /* the runs s ... left_end, which may be empty, and right ... t */
@@ -54,21 +57,22 @@ typedef struct way {
 
 /** The blocks s ... t, 0 <= s <= t < n. */
 typedef struct run {
-    size_t kept; /* bytes of a copy of it as a run of kept blocks */
+    size_t kept; /* bytes of one copy if all blocks are kept */
     size_t drop; /* bytes to DROP s ... t */
-    size_t keep; /* bytes when it goes back all at once */
+    size_t keep; /* bytes to go back all at once */
     double drop_us, keep_us;
-    int kept_levels, keep_levels; /* of all copies; as above */
-    int first;                    /* level from which on it can go back */
+    int kept_levels; /* levels of all copies if all blocks are kept */
+    int keep_levels; /* levels to go back all at once */
+    int first;       /* the lowest level with which it can go back */
     struct {
         size_t bytes;
         double us;
         int ops;
         uint8_t how;
-    } fewest; /* bytes it can go back with */
+    } fewest; /* the way with the fewest bytes */
 } run;
 
-/** Where a walk over runs is: all blocks in front of some block are done. */
+/** A place in a walk over runs: all blocks in front of some block are done. */
 typedef struct place {
     cost cost;
     int from; /* the block at which the last run begins */
@@ -80,12 +84,12 @@ typedef struct solver {
     size_t copies;
     int levels;
     size_t level[LEVELS + 1]; /* bytes of 0 ... levels */
-    run *run;                 /* [runs + 1] the last one is empty, where a run has no left */
+    run *run;                 /* [runs + 1] the last one is empty, for ways without a left run */
     double *us;               /* [runs + 1][levels + 1] */
     uint16_t *ops;
     uint8_t *how;
-    place *kept, *other;    /* [n + 1][levels + 1] the last run is of kept blocks; is not */
-    cost bound[LEVELS + 1]; /* what a level cannot undercut */
+    place *kept, *other;    /* [n + 1][levels + 1] after a run of kept blocks; after another run */
+    cost bound[LEVELS + 1]; /* the cost that a level cannot undercut */
     cost best;
     int best_level;
     bool *best_kept; /* [n] */
@@ -120,7 +124,7 @@ static run *run_of(const solver *z, int s, int t)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-/* All runs that begin with s. */
+/* Find the bytes and times of all runs that begin with s. */
 static void size_runs(solver *z, int s)
 {
     size_t tapes = 0, drop = 0, inner = 0;
@@ -136,14 +140,14 @@ static void size_runs(solver *z, int s)
         r->keep_us = keep_us += b->keep_us;
         r->drop_us = drop_us += b->drop_us;
         if (!next)
-            break; /* nobody takes what it makes: it is never dropped */
+            break; /* no block takes what the last one makes, so that one is never dropped */
         inner = larger(r->keep, forward + next->extra);
         drop = larger(drop, (t > s ? b->input : 0) + next->input + b->forward_scratch);
         r->drop = drop;
     }
 }
 
-/* How a run that begins with s goes back other than all at once. */
+/* A way for a run that begins with s to go back, other than all at once. */
 static way way_of(const solver *z, int s, int how)
 {
     const gpp__chain_block *b = &z->block[s];
@@ -191,7 +195,7 @@ static void size_all(solver *z)
 
 /* --- the fewest bytes of all ------------------------------------------------------------------ */
 
-/** The plan with the fewest bytes while it is looked for. */
+/** The search for the plan with the fewest bytes. */
 typedef struct fewest {
     const solver *z;
     size_t *phase;       /* [runs + 1] bytes that a backward phase may need, ascending */
@@ -219,8 +223,8 @@ static void mark_smallest(fewest *f, bool kept)
     }
 }
 
-/* Bytes of a copy of what has to be kept when the phase has as many; notes them if the sum is the
- * smallest. */
+/* The bytes that one copy has to keep if the backward phase may need `phase` bytes. Takes note of
+ * the plan if the sum is the smallest so far. */
 static size_t keep_least(fewest *f, size_t phase)
 {
     const solver *z = f->z;
@@ -245,7 +249,8 @@ static size_t keep_least(fewest *f, size_t phase)
     return end.cost.kept;
 }
 
-/* Phases between two that have been tried. What is kept with the upper one must be with all. */
+/* Try phases between two that have been tried. `kept`: what one copy keeps with the upper one; with
+ * a smaller phase it keeps at least as much. */
 static void search_phases(fewest *f, size_t lower, size_t upper, size_t kept)
 {
     if (upper - lower < 2 || f->phase[lower + 1] + f->z->copies * kept >= f->bytes)
@@ -262,7 +267,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The plan that needs the fewest bytes: the best until there is a better one that fits. */
+/* Find the plan that needs the fewest bytes. It is the best one until a better one fits. */
 static gpp_status find_fewest(solver *z, size_t *bytes, gpp_error *err)
 {
     size_t count = (size_t)runs(z->n), places = (size_t)z->n + 1;
@@ -316,7 +321,7 @@ static void set_levels(solver *z, size_t limit)
             whole <= LEVELS ? m * common : limit / LEVELS * m + limit % LEVELS * m / LEVELS;
 }
 
-/* The lowest level with so many bytes; levels + 1 when there is none. */
+/* The lowest level with at least so many bytes; levels + 1: there is none. */
 static int levels_of(const solver *z, size_t bytes)
 {
     int low = 0, high = z->levels + 1;
@@ -393,8 +398,8 @@ static gpp_status fill_all(solver *z, size_t limit, gpp_error *err)
 
 /* --- what is kept ----------------------------------------------------------------------------- */
 
-/* From all places before a run to those behind it. What is no better than the best plan is left
- * out: it only grows. */
+/* Go from all places before a run to those behind it. A place that costs no less than the best plan
+ * is left out, since costs only grow. */
 static void walk_on(const solver *z, const place from[], place to[], const cost *more, int shift,
                     int begin)
 {
@@ -408,7 +413,7 @@ static void walk_on(const solver *z, const place from[], place to[], const cost 
     }
 }
 
-/* Leave out what keeps more levels and is no better. */
+/* Leave out places that keep more levels than another and are no better. */
 static void thin_out(const solver *z, place at[])
 {
     cost least = {INFINITY, 0, 0};
@@ -453,7 +458,7 @@ static void mark_best(solver *z, int k, bool kept)
     }
 }
 
-/* Backward phases with so many levels: the best of them, and bounds for those with fewer. */
+/* Solve for backward phases with so many levels, and set the bounds for those with fewer. */
 static void try_level(solver *z, int level)
 {
     const place *kept = z->kept + (size_t)z->n * ((size_t)z->levels + 1);
@@ -502,7 +507,7 @@ static void put(gpp__chain_plan *plan, gpp__chain_what what, int b)
     plan->op[plan->ops++] = (gpp__chain_op){(uint8_t)what, b};
 }
 
-/* Operations of a run that has a level, or FEWEST. Returns the bytes they need. */
+/* Append the operations of a run that has a level, or FEWEST. Returns the bytes they need. */
 static size_t put_run(const solver *z, gpp__chain_plan *plan, int s, int t, int level)
 {
     if (s > t)
@@ -528,7 +533,7 @@ static size_t put_run(const solver *z, gpp__chain_plan *plan, int s, int t, int 
     return larger(bytes, put_run(z, plan, s, w.left_end, level));
 }
 
-/* The run that ends with t: returns the block in front of it. */
+/* Append the run that ends with t. Returns the block in front of it. */
 static int put_back(const solver *z, gpp__chain_plan *plan, int t)
 {
     int s = t;
@@ -584,7 +589,7 @@ static gpp_status check_block(const gpp__chain_block *b, int index, gpp_error *e
     return GPP_OK;
 }
 
-/* Sums of all sizes and times can be formed, so those of any plan can. */
+/* Check that sums of all sizes and times do not overflow; then no plan's sums do. */
 static gpp_status check_sums(const gpp__chain_block block[], int blocks, int copies, gpp_error *err)
 {
     size_t bytes = 0;
@@ -619,7 +624,7 @@ static gpp_status check_call(const gpp__chain_block block[], int blocks, int cop
     return check_sums(block, blocks, copies, err);
 }
 
-/* Everything fits, and would take time to compute again: no need to look further. */
+/* All blocks kept fit, and any other plan takes longer: no need to search. */
 static bool keep_all(solver *z, size_t limit)
 {
     size_t kept = run_of(z, 0, z->n - 1)->kept;

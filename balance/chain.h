@@ -4,13 +4,13 @@
  *
  * Dynamic programming over a chain of blocks in the manner of Beaumont, Eyraud-Dubois, Herrmann,
  * Joly and Shilova, "Optimal checkpointing for heterogeneous chains" (arXiv 1911.13214), with one
- * thing more: between forward and backward other micro-batches run, so what is kept from the
- * forward is there `copies` times, what the backward phase makes is there once.
+ * addition. Between forward and backward other micro-batches run, so there are `copies` of what is
+ * kept from the forward, while what the backward phase makes is there once.
  *
- * The forward runs all blocks, keeping some. The *backward phase* of a micro-batch is a list of
+ * The forward runs all blocks and keeps some. The *backward phase* of a micro-batch is a list of
  * operations:
  *
- *   DROP b      forward of block b; of it, only what block b + 1 takes is there afterwards
+ *   DROP b      forward of block b; only what block b + 1 takes of it is there afterwards
  *   KEEP b      forward of block b; what its backward needs is there afterwards, too
  *   BACKWARD b  backward of block b, after which nothing of it is needed
  *
@@ -22,8 +22,8 @@
  *
  *     the sum of tape over u ... v, input(u), and extra(v + 1) when v is not the last block.
  *
- * A run s ... t of other blocks has input(s) in memory then. The bytes M that it may use besides
- * are enough for it
+ * A run s ... t of other blocks has input(s) in memory at that time. It can use M bytes besides, if
+ * they are enough for it to go back
  *
  *   all at once   KEEP s ... KEEP t, BACKWARD t ... BACKWARD s, where for every b of them
  *                   the sum of tape over s ... b, + extra(b) (not for s) + extra(b + 1) (not for t)
@@ -44,8 +44,8 @@
 #include "base/status.h"
 
 typedef struct gpp__chain_block {
-    double drop_us, keep_us; /* of its forward, >= 0. (Its backward always runs once) */
-    size_t tape;             /* what its backward needs and its forward has made */
+    double drop_us, keep_us; /* of its forward, >= 0. Its backward always runs once */
+    size_t tape;             /* what its forward makes and its backward needs */
     size_t input, extra;     /* of the cut in front of it; input >= extra */
     size_t forward_scratch, backward_scratch; /* while it runs, besides all of these */
 } gpp__chain_block;
@@ -62,7 +62,7 @@ typedef struct gpp__chain_op {
 } gpp__chain_op;
 
 typedef struct gpp__chain_plan {
-    bool *kept; /* [blocks] by the forward */
+    bool *kept; /* [blocks] the forward keeps it */
     size_t ops;
     gpp__chain_op *op;    /* of the backward phase */
     double again_us;      /* time of its DROPs and KEEPs */
@@ -73,15 +73,14 @@ typedef struct gpp__chain_plan {
 /**
  * The least again_us with copies · partial_bytes + phase_bytes <= limit.
  *
- * Bytes of the runs are rounded up to 1/256 of the limit, so the answer always fits, and is the
- * best of those that fit rounded up; keeping everything, and recomputing everything at once, are
- * compared exactly.
+ * Bytes of the runs are rounded up to 1/256 of the limit. So the answer always fits, and it is the
+ * best of the plans that fit when rounded up. Keeping everything, and recomputing everything at
+ * once, are compared exactly.
  *
  * @param block   [blocks], blocks >= 1; at most GPP__CHAIN_BLOCKS
  * @param copies  >= 1: micro-batches between forward and backward at a time
  * @param plan    out; release with gpp__chain_release, also after a failure
- * @param least   out: when nothing fits, bytes with which something does (the smallest found);
- *                may be NULL
+ * @param least   out: when nothing fits, the fewest bytes with which a plan was found; may be NULL
  * @return GPP_OK, GPP_EINVAL, GPP_ENOMEM (nothing fits; the message says what would; or no memory
  * to compute in). O(blocks³ · 256)
  */

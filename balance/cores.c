@@ -1,9 +1,10 @@
 /*
- * balance/cores.c: running something on devices as a pipe would, without the task runtime: for each
- * of them a thread on its first core and a pool on the others, or one with a GPU's handles.
+ * balance/cores.c: runs something on devices as a pipe would, without the task runtime. Each device
+ * has a thread: for cores it is on the first one, with a pool on the others; for a GPU it has
+ * handles on it.
  *
- * Threads of their own, so that the caller's binding, OpenMP setting and signals stay as they are.
- * Who returns, or cannot even begin, ends it for the others: they find the crew over.
+ * The threads are new ones, so that the caller's binding, OpenMP setting and signals stay as they
+ * are. When one of them returns, or cannot even begin, the crew is over for the others.
  */
 #include <hwloc.h>
 #include <omp.h>
@@ -54,7 +55,7 @@ static void end(gpp__crew *crew)
 typedef struct job {
     hwloc_topology_t topology;
     gpp__device *device;
-    int number; /* of it */
+    int number; /* of the device */
     const gpp_profile_options *options;
     hwloc_const_bitmap_t near; /* hardware threads next to a GPU; NULL: unknown */
     gpp__crew *crew;
@@ -76,7 +77,7 @@ static void run_on_cores(job *j)
 {
     gpp__pool *pool;
     bind_thread(j, 0);
-    omp_set_num_threads(1); /* the cores are the pool's to use */
+    omp_set_num_threads(1); /* only the pool uses the cores */
     j->status = gpp__pool_new(&pool, j->device->cores, bind_thread, j, &j->error);
     gpp__bench bench = {.device = j->device->name, .pool = pool};
     if (j->status == GPP_OK)
@@ -111,7 +112,7 @@ static void *job_main(void *arg)
     return NULL;
 }
 
-/* Signals are the application's: none is delivered to these threads. */
+/* Block all signals in the new thread: they are for the application. */
 static void start(job *j)
 {
     sigset_t all, before;
@@ -146,7 +147,8 @@ static gpp_status run(job job_of[], int count, gpp_error *err)
 
 /* --- all devices ------------------------------------------------------------------------------ */
 
-/* Its plugins that look for displays and OpenCL devices take seconds where names resolve slowly. */
+/* Leave out hwloc's plugins for displays and OpenCL devices: they take seconds where names resolve
+ * slowly. */
 static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
 {
     if (hwloc_topology_init(topology))
@@ -162,10 +164,10 @@ static gpp_status load_topology(hwloc_topology_t *topology, gpp_error *err)
 typedef struct devices {
     gpp__device *device;
     int count;
-    int used; /* the first of them */
+    int used; /* how many of them are used: the first ones */
 } devices;
 
-/* Of a list, or those that a pipe of so many partitions would be given. */
+/* The devices of a list or, without one, those that a pipe of `count` partitions would get. */
 static gpp_status list_devices(hwloc_topology_t topology, const gpp__gpus *gpus,
                                const char *const spec[], int count, int device_of[], devices *all,
                                gpp_error *err)
@@ -187,7 +189,7 @@ static gpp_status choose(hwloc_topology_t topology, const gpp__benches *b, devic
     return status;
 }
 
-/* Partitions may share a device; here nobody shares. */
+/* The devices of a list. Unlike partitions, two entries must not share a device. */
 static gpp_status take_devices(hwloc_topology_t topology, const gpp__gpus *gpus,
                                const char *const spec[], int count, devices *all, gpp_error *err)
 {

@@ -8,18 +8,18 @@
  *     best(j, b) = min over a < b of max(best(j-1, a), price(j, a, b))
  *
  * The price is the partition's time, or infinite when it does not fit. Of equally good a the lowest
- * is kept. Where nothing fits, the same program runs with another price, the bytes over the limit,
- * so that the message can tell what is missing.
+ * is taken. Where nothing fits, the same program runs again with the bytes over the limit as the
+ * price, so that the message can tell what is missing.
  *
- * What layers a ... b-1 hold and what crosses their ends are *spans*, the same for every device:
- * for each b those of all a are measured in one walk down, in which a skip is looked at where it
- * begins and where it ends. Tensors and bytes are whole numbers and times are summed from right to
- * left, so equal sets of layers compare equal. As a goes down, the layers' times and bytes grow,
- * and so does what crosses the end at b, which no lower a takes in; what comes in may shrink. So
- * the search for a stops where the price without what comes in exceeds the best.
+ * The bytes of layers a ... b-1 and of the tensors at their two ends are a *span*, the same for
+ * every device. For each b, one walk down measures the spans of all a; it looks at a skip where the
+ * skip begins and where it ends. Tensors and bytes are whole numbers, and times are summed from
+ * right to left, so equal sets of layers compare equal. As a goes down, the layers' times and bytes
+ * grow. So do the bytes that leave at b, since no lower a keeps them inside. The bytes that come in
+ * may shrink. So the search for a stops where the price without what comes in exceeds the best.
  *
- * Sums of bytes fit 64 bits and those of times are finite: costs where all of them together did not
- * are refused first.
+ * Sums of bytes fit 64 bits and sums of times are finite: costs whose total does not are refused
+ * first.
  */
 #include <gridpipe/balance.h>
 
@@ -30,14 +30,14 @@
 
 #include "base/status.h"
 
-typedef struct crossing {
+typedef struct traffic {
     uint64_t tensors, bytes;
-} crossing;
+} traffic;
 
 /* Layers a ... b-1. */
 typedef struct span {
-    crossing out; /* through the end at b */
-    crossing in;  /* through the begin at a */
+    traffic out; /* leaves at b */
+    traffic in;  /* comes in at a */
     uint64_t layer_bytes, tape_bytes, scratch_bytes;
 } span;
 
@@ -50,12 +50,12 @@ typedef struct skip_end {
 typedef struct problem {
     const gpp_cut_costs *costs;
     size_t row;     /* layers + 1 */
-    bool excess;    /* the price is what is over the limit */
-    size_t *first;  /* [layers + 1] where a layer's skip ends begin */
+    bool excess;    /* the price is the bytes over the limit */
+    size_t *first;  /* [layers + 1] where `ends` has those of a layer */
     skip_end *ends; /* [2 · skips] */
-    span *spans;    /* [layers] that end at the b at hand, by their a */
+    span *spans;    /* [layers] the spans that end at the present b, by their a */
     double *best;   /* [partitions + 1][row]; INFINITY: there is no such cut */
-    int *begin;     /* [partitions + 1][row] of the last partition */
+    int *begin;     /* [partitions + 1][row] the first layer of the last partition */
 } problem;
 
 /* --- what is refused -------------------------------------------------------------------------- */
@@ -126,14 +126,14 @@ static gpp_status check_times(const gpp_cut_costs *c, int j, double *sum, gpp_er
     return GPP_OK;
 }
 
-static double transfer_us(const gpp_cut_costs *c, const gpp_device_cost *d, crossing x)
+static double transfer_us(const gpp_cut_costs *c, const gpp_device_cost *d, traffic x)
 {
     double us = (double)x.tensors * d->link_us + (double)x.bytes / d->bytes_per_us;
     return c->forward_only ? us : 2 * us;
 }
 
-/* @param all  tensors that could cross */
-static gpp_status check_device(const gpp_cut_costs *c, int j, crossing all, gpp_error *err)
+/* @param all  all tensors that could be sent */
+static gpp_status check_device(const gpp_cut_costs *c, int j, traffic all, gpp_error *err)
 {
     const gpp_device_cost *d = &c->device[j];
     double sum = 0;
@@ -156,7 +156,7 @@ static gpp_status check_device(const gpp_cut_costs *c, int j, crossing all, gpp_
     return GPP_OK;
 }
 
-/* *most becomes the largest of count[partitions], at least 1. */
+/* Set *most to the largest of count[partitions], at least 1. */
 static gpp_status check_counts(const gpp_cut_costs *c, const int count[], const char *name,
                                uint64_t *most, gpp_error *err)
 {
@@ -176,7 +176,7 @@ static size_t at(const size_t bytes[], int l)
     return bytes ? bytes[l] : 0;
 }
 
-/* False where the sum does not fit. */
+/* False: the sum does not fit 64 bits. */
 static bool add(uint64_t *sum, uint64_t times, size_t bytes)
 {
     uint64_t product;
@@ -184,21 +184,21 @@ static bool add(uint64_t *sum, uint64_t times, size_t bytes)
            !__builtin_add_overflow(*sum, product, sum);
 }
 
-static void cross(crossing *x, uint64_t bytes)
+static void add_tensor(traffic *x, uint64_t bytes)
 {
     x->tensors += bytes > 0;
     x->bytes += bytes;
 }
 
-/* @param all  out: tensors that could cross */
-static gpp_status check_bytes(const gpp_cut_costs *c, crossing *all, gpp_error *err)
+/* @param all  out: all tensors that could be sent */
+static gpp_status check_bytes(const gpp_cut_costs *c, traffic *all, gpp_error *err)
 {
     uint64_t sum = 0, tapes, boundaries;
     gpp_status status = check_counts(c, c->tapes, "tapes", &tapes, err);
     if (status == GPP_OK)
         status = check_counts(c, c->boundaries, "boundaries", &boundaries, err);
     for (int l = 0; status == GPP_OK && l < c->layers; l++) {
-        cross(all, at(c->boundary_bytes, l));
+        add_tensor(all, at(c->boundary_bytes, l));
         if (!add(&sum, 1, at(c->layer_bytes, l)) || !add(&sum, tapes, at(c->tape_bytes, l)) ||
             !add(&sum, boundaries, at(c->boundary_bytes, l)) ||
             !add(&sum, 1, at(c->scratch_bytes, l)))
@@ -206,7 +206,7 @@ static gpp_status check_bytes(const gpp_cut_costs *c, crossing *all, gpp_error *
                                      "bytes of layers 0 ... %d add up to more than 2^64", l);
     }
     for (int k = 0; status == GPP_OK && k < c->skips; k++) {
-        cross(all, c->skip[k].bytes);
+        add_tensor(all, c->skip[k].bytes);
         if (!add(&sum, boundaries, c->skip[k].bytes))
             status =
                 gpp__fail(err, GPP_EINVAL,
@@ -217,7 +217,7 @@ static gpp_status check_bytes(const gpp_cut_costs *c, crossing *all, gpp_error *
 
 static gpp_status check(const gpp_cut_costs *c, const int balance[], gpp_error *err)
 {
-    crossing all = {0, 0};
+    traffic all = {0, 0};
     gpp_status status = check_call(c, balance, err);
     if (status == GPP_OK)
         status = check_skips(c, err);
@@ -248,16 +248,16 @@ static void sort_skips(problem *p)
     }
 }
 
-/* Layer l joins the front of a span that ends at b. */
+/* Put layer l in front of a span that ends at b. */
 static void take_in_skips(const problem *p, int l, int b, span *s)
 {
     for (size_t k = p->first[l]; k < p->first[l + 1]; k++) {
         const skip_end *e = &p->ends[k];
         if (e->other < l) {
-            cross(&s->in, e->bytes);
+            add_tensor(&s->in, e->bytes);
         } else if (e->other >= b) {
-            cross(&s->out, e->bytes);
-        } else { /* it came in */
+            add_tensor(&s->out, e->bytes);
+        } else { /* the tensor came in until now */
             s->in.tensors -= e->bytes > 0;
             s->in.bytes -= e->bytes;
         }
@@ -269,7 +269,7 @@ static void measure_spans(problem *p, int b)
     const gpp_cut_costs *c = p->costs;
     span s = {0};
     if (b < c->layers)
-        cross(&s.out, at(c->boundary_bytes, b - 1));
+        add_tensor(&s.out, at(c->boundary_bytes, b - 1));
     for (int a = b; a-- > 0;) {
         take_in_skips(p, a, b, &s);
         s.layer_bytes += at(c->layer_bytes, a);
@@ -278,25 +278,25 @@ static void measure_spans(problem *p, int b)
             s.scratch_bytes = at(c->scratch_bytes, a);
         p->spans[a] = s;
         if (a > 0)
-            cross(&p->spans[a].in, at(c->boundary_bytes, a - 1));
+            add_tensor(&p->spans[a].in, at(c->boundary_bytes, a - 1));
     }
 }
 
-static uint64_t span_bytes(const gpp_cut_costs *c, int j, const span *s, crossing x)
+static uint64_t span_bytes(const gpp_cut_costs *c, int j, const span *s, traffic x)
 {
     return s->layer_bytes + s->tape_bytes * (c->tapes ? (uint64_t)c->tapes[j] : 1) +
            x.bytes * (c->boundaries ? (uint64_t)c->boundaries[j] : 1) + s->scratch_bytes;
 }
 
-/* 0 when it fits. */
+/* The bytes over the device's limit; 0: the span fits. */
 static uint64_t over_limit(const gpp_cut_costs *c, int j, uint64_t bytes)
 {
     uint64_t limit = c->device[j].memory_limit;
     return limit > 0 && bytes > limit ? bytes - limit : 0;
 }
 
-/* Of a span on partition j. @param us  all its layers take  @param x  what crosses */
-static inline double price(const problem *p, int j, const span *s, crossing x, double us)
+/* The price of a span on partition j. @param us the time of its layers @param x goes in and out */
+static inline double price(const problem *p, int j, const span *s, traffic x, double us)
 {
     const gpp_cut_costs *c = p->costs;
     const gpp_device_cost *d = &c->device[j];
@@ -313,7 +313,7 @@ static inline double price(const problem *p, int j, const span *s, crossing x, d
 
 /* --- dynamic programming ---------------------------------------------------------------------- */
 
-/* best(j + 1, b): the last partition, j, ends at b. */
+/* Compute best(j + 1, b): the last partition, j, ends at b. */
 static void place_last(problem *p, int j, int b)
 {
     const double *fewer = p->best + (size_t)j * p->row, *time = p->costs->device[j].time_us;
@@ -327,7 +327,7 @@ static void place_last(problem *p, int j, int b)
             break;
         if (fewer[a] > best || fewer[a] == INFINITY)
             continue;
-        crossing x = {s->in.tensors + s->out.tensors, s->in.bytes + s->out.bytes};
+        traffic x = {s->in.tensors + s->out.tensors, s->in.bytes + s->out.bytes};
         double full = price(p, j, s, x, us), slowest = fewer[a] > full ? fewer[a] : full;
         if (slowest <= best) {
             best = slowest;
@@ -368,7 +368,7 @@ static int begin_of(const problem *p, int j, int b)
 
 /* --- why there is no cut ---------------------------------------------------------------------- */
 
-/* "layer 3", "layers 3 ... 5": a ... b-1 */
+/* Write "layer 3" or "layers 3 ... 5" for a ... b-1. */
 static const char *layers_text(char text[48], int a, int b)
 {
     if (b - a == 1)
@@ -378,7 +378,7 @@ static const char *layers_text(char text[48], int a, int b)
     return text;
 }
 
-/* Where the block of layers that stay together with layer a ends. */
+/* The end of the block of layers that have to stay together with layer a. */
 static int block_end(const gpp_cut_costs *c, int a)
 {
     int b = a + 1;
@@ -395,7 +395,8 @@ static bool can_run(const gpp_device_cost *d, int a, int b)
     return true;
 }
 
-/* Too few blocks, or one that no device can run. GPP_OK when neither is the reason. */
+/* Fail if there are too few blocks, or one that no device can run. GPP_OK: neither is the
+ * reason. */
 static gpp_status blame_blocks(const gpp_cut_costs *c, gpp_error *err)
 {
     char text[48];
@@ -419,7 +420,7 @@ static gpp_status blame_blocks(const gpp_cut_costs *c, gpp_error *err)
     return GPP_OK;
 }
 
-/* The fewest and the most layers that the first j partitions can hold; false when they cannot. */
+/* The fewest and the most layers that the first j partitions can hold. False: there is no cut. */
 static bool reach(const problem *p, int j, int most, int *low, int *high)
 {
     *low = *high = -1;
@@ -431,7 +432,7 @@ static bool reach(const problem *p, int j, int most, int *low, int *high)
     return *low >= 0;
 }
 
-/* Layers run somewhere, but not in the order of the devices. */
+/* Fail because every layer can run somewhere, but not in the order of the devices. */
 static gpp_status blame_order(const problem *p, gpp_error *err)
 {
     const gpp_cut_costs *c = p->costs;
@@ -462,7 +463,8 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* The cut that exceeds limits least: the first of the partitions that exceed theirs most. */
+/* Fail with the cut that exceeds limits least. Blame the first of the partitions that exceed theirs
+ * most. */
 static gpp_status blame_memory(problem *p, gpp_error *err)
 {
     const gpp_cut_costs *c = p->costs;
@@ -472,7 +474,7 @@ static gpp_status blame_memory(problem *p, gpp_error *err)
         int a = begin_of(p, j, b);
         measure_spans(p, b);
         const span *s = &p->spans[a];
-        crossing x = {s->in.tensors + s->out.tensors, s->in.bytes + s->out.bytes};
+        traffic x = {s->in.tensors + s->out.tensors, s->in.bytes + s->out.bytes};
         uint64_t bytes = span_bytes(c, j, s, x), over = over_limit(c, j, bytes);
         exceeded += over > 0;
         if (over >= most)
@@ -511,7 +513,7 @@ static void release(problem *p)
     free(p->first);
 }
 
-/* Release it also after a failure. */
+/* Release the problem also after a failure. */
 static gpp_status init(problem *p, const gpp_cut_costs *c, gpp_error *err)
 {
     size_t row = (size_t)c->layers + 1, skips = (size_t)c->skips;

@@ -1,9 +1,10 @@
 /*
  * balance/median.c: the median of measured times, and how well it is known.
  *
- * Of n independent times, sorted, number r and number n+1-r enclose the median of what they are
- * drawn from with probability 1 - 2·P(Binomial(n, 1/2) < r), whatever their distribution: each time
- * is above or below it like a coin (David and Nagaraja, Order Statistics, 3rd ed., 7.1).
+ * Of n independent times, sorted, number r and number n+1-r enclose the median of their
+ * distribution with probability 1 - 2·P(Binomial(n, 1/2) < r), whatever the distribution is: each
+ * time is above or below the median like the toss of a coin (David and Nagaraja, Order Statistics,
+ * 3rd ed., 7.1).
  */
 #include <stdlib.h>
 

@@ -1,11 +1,11 @@
 /*
- * balance/memory.c: how fast a device goes through memory, and how fast the host's gets to a GPU:
- * what tasks take that compute next to nothing is in the bytes they read and write.
+ * balance/memory.c: how fast a device goes through its memory, and how fast the host's memory gets
+ * to a GPU. Tasks that compute next to nothing take as long as the bytes they read and write.
  *
- * One block is added to another, as an update adds a gradient to a parameter: what is written has
- * been read, so that caches move no more than what is counted, which a copy would make them do.
- * Both are larger than what caches hold of them and have been touched before, in pieces that every
- * thread of the pool takes in turn. The shortest of a few times counts: it is the memory's.
+ * The measurement adds one block to another, as an update adds a gradient to a parameter. A copy
+ * would not do: caches read what it writes, which nobody counts, while here everything written has
+ * been read. Both blocks are too large for caches and have been touched before, in pieces that
+ * every thread of the pool takes in turn. The shortest of a few times counts, as the memory's own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static int64_t time_adding(gpp__pool *pool, blocks *b)
     return (int64_t)(end.tv_sec - begin.tv_sec) * 1000000000 + (end.tv_nsec - begin.tv_nsec);
 }
 
-/* Bytes of `ways` blocks that are gone through in so many nanoseconds; a whole number, as in a
+/* The speed at which `ways` blocks are gone through in so many nanoseconds: a whole number, as in a
  * file. */
 static double speed_of(int ways, size_t block, int64_t ns)
 {
@@ -80,7 +80,7 @@ static double speed_of_cores(gpp__pool *pool)
 
 typedef enum work { ADD, COPY } work;
 
-/* The shortest of a few times of the work on two blocks. 0: it cannot be told. */
+/* The shortest of a few times of the work on two blocks. 0: unknown. */
 static int64_t time_work(const gpp__bare_device *room, const gpp__run *run, work what, char *to,
                          const char *from, size_t bytes)
 {
@@ -98,14 +98,14 @@ static int64_t time_work(const gpp__bare_device *room, const gpp__run *run, work
         room->lap(laps, 0);
         if (room->read(laps, &ns) != GPP_OK)
             least = 0;
-        else if (k > 0 && ns < least) /* the first time is a warm-up */
+        else if (k > 0 && ns < least) /* the first run is a warm-up */
             least = ns;
     }
     room->laps_free(laps);
     return least;
 }
 
-/* What fails here is no failure of the profile. */
+/* A failure here does not fail the profile. */
 static gpp__run quiet(const gpp__run *run, gpp_error *err)
 {
     gpp__run mine = *run;

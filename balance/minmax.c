@@ -5,9 +5,9 @@
  *
  *     best(1, l) = cost(0 .. l),   best(k, l) = min over c < l of max(best(k-1, c), cost(c .. l))
  *
- * where k partitions hold the first l layers and the last of them begins at c. Of equally good c
- * the lowest is kept. As c goes down cost(c .. l) only grows, so the search for c stops where that
- * alone exceeds the best. Sums are formed from right to left, each on its own, so that equal sets
+ * where k partitions have the first l layers and the last of them begins at c. Of equally good c
+ * the lowest is taken. As c goes down, cost(c .. l) only grows, so the search for c stops where
+ * that alone exceeds the best. Each sum is formed from right to left on its own, so that equal sets
  * of layers compare equal.
  */
 #include <gridpipe/balance.h>

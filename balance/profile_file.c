@@ -19,16 +19,16 @@
  *     operator 0 conv2d 12000 12300 30100
  *     operator 1 relu ...
  *
- * A profile of a GPU, whose device is "cuda:K", has four lines more behind that of the device:
+ * A profile of a GPU, whose device is "cuda:K", has four more lines behind the line of the device:
  *
  *     gpu NVIDIA H200
  *     cuda_math 0 (of gpp_math)
  *     cuda_any_algorithm 0
  *     link_bytes_per_us 25000
  *
- * Numbers are whole, so a file means the same in every locale, and a profile that is read is the
- * one that was written. Fields are separated by one space, every line ends; everything has its
- * place, and what is not as it should be is an error with its line.
+ * Numbers are whole, so a file means the same in every locale, and reading a profile gives back
+ * what was written. One space separates fields, and every line has an end. Everything has a fixed
+ * place; anything else is an error that names its line.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -44,7 +44,7 @@ enum { NUMBERS = 9, MOST_LAYERS = 1 << 20, MOST_OPERATORS = 1 << 24 };
 #define MOST_NS    ((uint64_t)1 << 53)
 #define MOST_SPEED ((uint64_t)1 << 53)
 
-/* A label or a device: one word. */
+/* A label or a device is one word. */
 static bool is_word(const char *text, size_t size)
 {
     size_t length = strnlen(text, size);
@@ -61,7 +61,7 @@ static bool is_time(double us)
     return us >= 0 && us * 1e3 <= (double)MOST_NS;
 }
 
-/* What a GPU is called: a line of visible characters and single spaces. */
+/* The name of a GPU is a line of visible characters and single spaces. */
 static bool is_title(const char *text, size_t size)
 {
     size_t length = strnlen(text, size);
@@ -221,9 +221,9 @@ gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_e
 typedef struct reader {
     const char *path;
     FILE *in;
-    char *line, *at; /* the present line without its end, and what is left of it */
+    char *line, *at; /* the present line without its end, and the part not yet read */
     size_t room;
-    int number; /* of it */
+    int number; /* of the present line */
     gpp_error *err;
 } reader;
 
@@ -233,7 +233,7 @@ static gpp_status refuse(const reader *r, const char *expected)
                      r->number, expected, r->at);
 }
 
-/* The next line that is no remark. @param expected  for messages */
+/* Go to the next line that is no comment. @param expected  for messages */
 static gpp_status next_line(reader *r, const char *expected)
 {
     do {
@@ -303,7 +303,7 @@ static gpp_status take_end(reader *r)
     return *r->at ? refuse(r, "the end of the line") : GPP_OK;
 }
 
-/* A line "key N ... N" with `count` numbers. */
+/* Read a line "key N ... N" with `count` numbers. */
 static gpp_status read_numbers(reader *r, const char *key, int count, uint64_t most,
                                uint64_t number[])
 {
@@ -370,12 +370,12 @@ static gpp_status read_gpu(reader *r, gpp_profile *p)
     return status;
 }
 
-/* Lines that say how many lines follow. */
+/* Read the lines that say how many layers and operators follow. */
 typedef struct lengths {
     int layers, operators;
 } lengths;
 
-/* The lines of numbers between the device and the layers, in their order. */
+/* Read the lines of numbers between the device and the layers, in their order. */
 static gpp_status read_head(reader *r, gpp_profile *p, lengths *length)
 {
     enum { THREADS, BESIDE, SPEED, ROWS, SWEEPS, PRECISE, LAYERS, OPERATORS, LINES };
@@ -436,7 +436,7 @@ static gpp_status read_layer(reader *r, gpp_layer_profile *l)
     return GPP_OK;
 }
 
-/* The layer of an operator is that of the one before or a later one. */
+/* An operator belongs to the layer of the operator before it, or to a later one. */
 static gpp_status read_operator(reader *r, const gpp_profile *p, gpp_operator_profile *o)
 {
     uint64_t layer, n[3];
@@ -471,12 +471,12 @@ static gpp_status read_operator(reader *r, const gpp_profile *p, gpp_operator_pr
     return GPP_OK;
 }
 
-/* Room for one more of `count` elements. Memory grows with the lines that are there, whatever their
- * number was said to be. */
+/* Make room for one element more than `count`. Memory grows with the lines that are read, whatever
+ * number the file claims. */
 static gpp_status reserve(reader *r, void **list, int count, size_t size)
 {
     if (count & (count - 1) || (count && count < 16))
-        return GPP_OK; /* it grows at 0, 16, 32, 64, ... */
+        return GPP_OK; /* room grows at 0, 16, 32, 64, ... */
     void *more = realloc(*list, (count ? 2 * (size_t)count : 16) * size);
     if (!more)
         return gpp__fail(r->err, GPP_ENOMEM, "a profile of %d lines and more", count);

@@ -2,9 +2,9 @@
  * balance/rig.c: a model made ready to run without the task runtime: compiled as one partition, or
  * cut into several that run one after the other, with parameters, inputs and memory of its own.
  *
- * Memory is the device's, as a pipe has it: a block each of parameters and gradients, a tape for
- * each part, and one for every tensor that comes in, goes out or goes from part to part, and for
- * its gradient. Scratch and statistics are one for all parts, of which one runs at a time.
+ * Memory is on the device, as in a pipe: a block each for parameters and gradients, a tape for each
+ * part, and a block for every tensor that comes in, goes out or goes from part to part, and for its
+ * gradient. All parts share scratch and statistics, since one part runs at a time.
  *
  * Parts are consecutive layers of about equal arithmetic.
  */
@@ -25,7 +25,7 @@ static double cost_of(const gpp__layer *l)
     return l->op->flops ? l->op->flops(l) : elements;
 }
 
-/* Layers of each part. */
+/* Choose the layers of each part. */
 static gpp_status cut(const gpp__network *n, int parts, int layers[], gpp_error *err)
 {
     double *cost = calloc((size_t)n->units, sizeof *cost);
@@ -75,7 +75,7 @@ static gpp_status compile(gpp__rig *r, int parts, int threads, gpp_error *err)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Counted, so that a failure can say how much it was. */
+/* Allocate and count the bytes, so that a failure can say how many they are. */
 static bool take(gpp__rig *r, size_t bytes, char **block)
 {
     r->bytes += gpp__align(bytes ? bytes : 1);
@@ -88,7 +88,7 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* A value is taken where it comes in from the caller or goes out of a part. */
+/* A value has a block if it comes from the caller or leaves a part. */
 static bool take_values(gpp__rig *r, const gpp__part_rig *p)
 {
     const gpp__program_info *info = gpp__program_get_info(p->program);
@@ -146,23 +146,23 @@ static bool allocate(gpp__rig *r)
 
 /* --- contents --------------------------------------------------------------------------------- */
 
-/* Where contents of a block are made: in it, or, where this thread cannot write to it, beside it.
- * NULL: there is no memory. */
-static char *desk_for(const gpp__rig *r, char *block, size_t bytes)
+/* Where the contents of a block are made: in the block or, if this thread cannot write to it, in
+ * memory of the host. NULL: no memory. */
+static char *staging_for(const gpp__rig *r, char *block, size_t bytes)
 {
     return r->run.cuda ? calloc(bytes + 1, 1) : block;
 }
 
-/* From the desk to the block. */
-static void put(const gpp__rig *r, char *block, char *desk, size_t bytes)
+/* Move the contents to the block. */
+static void put(const gpp__rig *r, char *block, char *staging, size_t bytes)
 {
-    if (desk == block)
+    if (staging == block)
         return;
-    gpp__copy_bytes(&r->run, block, desk, bytes);
-    free(desk);
+    gpp__copy_bytes(&r->run, block, staging, bytes);
+    free(staging);
 }
 
-static gpp_status fail_desk(const gpp__rig *r, size_t bytes)
+static gpp_status fail_staging(const gpp__rig *r, size_t bytes)
 {
     return gpp__fail(r->run.err, GPP_ENOMEM, "%zu bytes to be sent to a GPU", bytes);
 }
@@ -180,19 +180,19 @@ static void init_stage(const gpp__stage *s, uint64_t seed, char *params)
 static gpp_status initial_parameters(gpp__rig *r)
 {
     size_t bytes = r->part[r->parts - 1].stage.params_end;
-    char *desk = desk_for(r, r->params, bytes);
+    char *staging = staging_for(r, r->params, bytes);
     gpp_status status = GPP_OK;
-    if (!desk)
-        return fail_desk(r, bytes);
+    if (!staging)
+        return fail_staging(r, bytes);
     for (int k = 0; k < r->parts; k++)
-        init_stage(&r->part[k].stage, r->run.seed, desk);
-    put(r, r->params, desk, bytes);
+        init_stage(&r->part[k].stage, r->run.seed, staging);
+    put(r, r->params, staging, bytes);
     for (int k = 0; status == GPP_OK && k < r->parts; k++)
         status = gpp__stage_pack(&r->part[k].stage, &r->run, r->params);
     return status;
 }
 
-/* Uniform in [-1, 1). Stream 255 is nobody else's. */
+/* Random numbers, uniform in [-1, 1). Nothing else uses stream 255. */
 static void fill(char *to, const gpp__desc *d, int64_t rows, uint64_t seed, int stream)
 {
     int64_t count = rows * gpp__desc_count(d);
@@ -203,26 +203,26 @@ static void fill(char *to, const gpp__desc *d, int64_t rows, uint64_t seed, int 
     }
 }
 
-/* What the caller of a model gives: a tensor of the sample, or random numbers. */
+/* Fill what the caller of a model would give, from the sample or with random numbers. */
 static gpp_status fill_block(gpp__rig *r, char *block, const gpp__desc *d, int stream,
                              const gpp_tensor *sample)
 {
     int64_t rows = gpp__desc_rows(d, r->rows);
     size_t bytes = (size_t)rows * gpp__desc_bytes(d);
-    char *desk = block ? desk_for(r, block, bytes) : NULL;
+    char *staging = block ? staging_for(r, block, bytes) : NULL;
     if (!block)
         return GPP_OK;
-    if (!desk)
-        return fail_desk(r, bytes);
+    if (!staging)
+        return fail_staging(r, bytes);
     if (sample)
-        memcpy(desk, sample->data, bytes);
+        memcpy(staging, sample->data, bytes);
     else
-        fill(desk, d, rows, r->run.seed, stream);
-    put(r, block, desk, bytes);
+        fill(staging, d, rows, r->run.seed, stream);
+    put(r, block, staging, bytes);
     return GPP_OK;
 }
 
-/* Values that kernels on a GPU cannot refuse. */
+/* Check the values of a sample before they go to a GPU: kernels there cannot refuse them. */
 static gpp_status check_sample(const gpp__rig *r, int t, const gpp_tensor *sample)
 {
     const gpp__network *n = r->network;
@@ -233,7 +233,7 @@ static gpp_status check_sample(const gpp__rig *r, int t, const gpp_tensor *sampl
     return l->op->check(l, sample->data, gpp__desc_rows(&v->desc, r->rows), "sample", r->run.err);
 }
 
-/* Inputs, and gradients of outputs. */
+/* Fill inputs and gradients of outputs. */
 static gpp_status fill_ends(gpp__rig *r, const gpp_tensor *sample)
 {
     const gpp__network *n = r->network;

@@ -1,22 +1,22 @@
 /*
  * balance/simulate.c: an event-driven run of a step that is given as data.
  *
- * First the list is read once, from which follow the tasks each one depends on: a read on the last
- * write of the buffer, a write on the reads since then or, without any, on the last write. Then
- * events are taken from a heap, by time; of those at one time ends come first, then tasks that have
- * become ready, then starts, each by position in the list. So everything that ends has ended before
- * anything begins, transfers that are asked for at one time queue in the order of the list, and the
- * answer is the same on every machine.
+ * First the list of tasks is read once, to find what each one depends on. A read depends on the
+ * last write of the buffer; a write depends on the reads since then or, without any, on the last
+ * write. Then events are taken from a heap, by time. Of the events at one time ends come first,
+ * then tasks that have become ready, then starts, each by position in the list. So everything that
+ * ends at a time has ended before anything begins, transfers that are asked for at one time queue
+ * in the order of the list, and the answer is the same on every machine.
  *
- * When a transfer arrives is known when it is asked for, since a link serves first come, first
- * served:
+ * A link serves first come, first served. So the arrival of a transfer is known as soon as it is
+ * asked for:
  *
  *     arrival = max(now, end of the link's last transfer) + us + bytes / bytes_per_us
  *
- * Memory: a buffer is counted while somebody holds it: its contents, from a WRITE until all
- * accesses before the next WRITE have ended; a task that has it as WORKSPACE; for ever, if it is
- * lasting. The next WRITE depends on all these accesses, so a buffer's contents never overlap in
- * time, and a device's live bytes never exceed the sum of its buffers.
+ * Memory: a buffer counts as long as it has a holder. Its contents hold it from a WRITE until all
+ * accesses before the next WRITE have ended, a task holds its WORKSPACE while it runs, and a
+ * lasting buffer is always held. The next WRITE depends on all these accesses, so a buffer's
+ * contents never overlap in time, and a device's live bytes never exceed the sum of its buffers.
  */
 #include "balance/simulate.h"
 
@@ -29,52 +29,53 @@
 
 #define NONE SIZE_MAX
 
-/* Of one time, in this order. */
+/* Events of one time are in this order. */
 enum { END, READY, START };
 
-/* A list's element: a task and what follows. */
-typedef struct item {
+/* An entry of a linked list of tasks. */
+typedef struct list_entry {
     size_t task, next;
-} item;
+} list_entry;
 
-/* A node other than the writer's that has a buffer's contents. */
+/* A copy of a buffer's contents on another node than the writer's. */
 typedef struct copy {
     int node;
-    double ms; /* from when on */
+    double ms; /* when it arrives */
     size_t next;
 } copy;
 
 typedef struct task_state {
     size_t access;    /* position of its first access among those of all tasks */
-    size_t missing;   /* dependencies that have not ended, one counted several times included */
-    size_t followers; /* list of those that depend on it */
-    size_t next;      /* of its device */
-    double ready;     /* when all dependencies have ended, */
-    double available; /* when all data is there; < 0: not known */
+    size_t missing;   /* dependencies that have not ended; one may count several times */
+    size_t followers; /* list of the tasks that depend on it */
+    size_t next;      /* the next task of its device */
+    double ready;     /* when all dependencies have ended */
+    double available; /* when all its data is there; < 0: not known yet */
 } task_state;
 
 typedef struct buffer_state {
     /* While the list is read. */
-    size_t seen;    /* last task with an access, */
-    size_t writer;  /* that wrote it, */
-    size_t readers; /* list of those that read it since */
-    size_t written; /* position of the last WRITE among all accesses, NONE: there was none */
-    size_t first;   /* accesses before the first WRITE */
+    size_t seen;    /* the last task that accesses it */
+    size_t writer;  /* the last task that writes it */
+    size_t readers; /* list of the tasks that have read it since */
+    size_t written; /* position of the last WRITE among all accesses; NONE: there was none */
+    size_t first;   /* number of accesses before the first WRITE */
 
     /* While events are taken. */
-    int node;       /* that has the contents */
+    int node;       /* the node that has the contents */
     size_t copies;  /* list of copies elsewhere */
-    size_t left;    /* accesses to the present contents that have not ended */
+    size_t left;    /* accesses to the present contents that have not ended yet */
     size_t holders; /* > 0: its bytes count */
 } buffer_state;
 
 typedef struct device_state {
-    size_t last, next; /* task, while the list is read and then */
-    bool engaged;      /* `next` runs, or it is known when it will */
-    double idle_from;
-    size_t live;   /* bytes */
-    size_t point;  /* its last one in the result */
-    size_t before; /* bytes of its one before that */
+    size_t last;      /* the last task so far, while the list is read */
+    size_t next;      /* the next task; at first the first one */
+    bool engaged;     /* `next` runs, or its start is known */
+    double idle_from; /* the end of the last task whose start is known */
+    size_t live;      /* bytes */
+    size_t point;     /* its last point in the result */
+    size_t before;    /* bytes of the point before that */
 } device_state;
 
 typedef struct simulation {
@@ -83,9 +84,9 @@ typedef struct simulation {
     task_state *task;     /* [tasks] */
     buffer_state *buffer; /* [buffers] */
     device_state *device; /* [devices] */
-    item *item;           /* [3 accesses] */
-    size_t items;
-    size_t *uses; /* [accesses] of a WRITE: accesses to what it writes */
+    list_entry *list;     /* [3 accesses] entries of all lists */
+    size_t listed;
+    size_t *uses; /* [accesses] for a WRITE: how many accesses its contents get */
     copy *copy;   /* [accesses] */
     size_t copies;
     double *link_free; /* [nodes][nodes] when a link's last transfer ends */
@@ -177,25 +178,25 @@ static gpp_status check(const gpp__sim_spec *s, gpp_error *err)
 
 /* --- what depends on what --------------------------------------------------------------------- */
 
-static size_t push_item(simulation *s, size_t task, size_t next)
+static size_t push_entry(simulation *s, size_t task, size_t next)
 {
-    s->item[s->items] = (item){task, next};
-    return s->items++;
+    s->list[s->listed] = (list_entry){task, next};
+    return s->listed++;
 }
 
 static void depend(simulation *s, size_t task, size_t on)
 {
-    s->task[on].followers = push_item(s, task, s->task[on].followers);
+    s->task[on].followers = push_entry(s, task, s->task[on].followers);
     s->task[task].missing++;
 }
 
 static void depend_on_readers(simulation *s, size_t task, const buffer_state *b)
 {
-    for (size_t r = b->readers; r != NONE; r = s->item[r].next)
-        depend(s, task, s->item[r].task);
+    for (size_t r = b->readers; r != NONE; r = s->list[r].next)
+        depend(s, task, s->list[r].task);
 }
 
-/* Contents that begin with a WRITE, or were there at first, are held by this access, too. */
+/* Count an access to contents that begin with a WRITE, or that are there at first. */
 static void count_use(simulation *s, buffer_state *b, size_t position, int mode)
 {
     if (mode == GPP__WRITE)
@@ -219,7 +220,7 @@ static void read_access(simulation *s, size_t k, int a)
         b->writer = k;
         b->readers = NONE;
     } else {
-        b->readers = push_item(s, k, b->readers);
+        b->readers = push_entry(s, k, b->readers);
     }
     count_use(s, b, s->task[k].access + (size_t)a, access->mode);
 }
@@ -254,8 +255,9 @@ static bool more_points(simulation *s)
     return true;
 }
 
-/* A device's live bytes have changed. What holds for no time is left out, unless it is more than
- * what was before and what comes then: the largest point is the most that ever was alive. */
+/* A device's live bytes have changed. A number of bytes that lasts for no time is left out, unless
+ * it is more than the number before it and the one after it. So the largest point is the most that
+ * was ever alive. */
 static bool add_point(simulation *s, int device, double ms)
 {
     device_state *d = &s->device[device];
@@ -336,7 +338,7 @@ static int node_of(const simulation *s, int device)
     return s->spec->node_of ? s->spec->node_of[device] : 0;
 }
 
-/* @return when a buffer that is asked for at `now` is on another node */
+/* Send a buffer to another node. @return when it arrives there if it is asked for at `now` */
 static double transfer(simulation *s, int32_t buffer, int to, double now)
 {
     size_t bytes = s->spec->buffer[buffer].bytes;
@@ -351,7 +353,7 @@ static double transfer(simulation *s, int32_t buffer, int to, double now)
     return s->link_free[way];
 }
 
-/* @return when the buffer's contents are on a node */
+/* Ask for the buffer's contents on a node. @return when they are there */
 static double fetch(simulation *s, int32_t buffer, int node, double now)
 {
     buffer_state *b = &s->buffer[buffer];
@@ -366,8 +368,8 @@ static double fetch(simulation *s, int32_t buffer, int node, double now)
     return ms;
 }
 
-/* All accesses before those of task k have ended, so what it will write is as good as written.
- * @return when all it reads is there */
+/* Ask for all that task k reads. All accesses before its own have ended, so what it will write can
+ * count as written now. @return when all is there */
 static double fetch_of_task(simulation *s, size_t k, double now)
 {
     const gpp__sim_task *t = &s->spec->task[k];
@@ -397,7 +399,8 @@ static void push(simulation *s, double ms, int kind, size_t task)
     gpp__heap_push(&s->events, (gpp__heap_item){gpp__heap_key_of(ms), kind, (int32_t)task});
 }
 
-/* The device has ended a task, or its next one's data is on the way. */
+/* The device has ended a task, or the arrival of its next task's data is known: if both, plan the
+ * start. */
 static void engage(simulation *s, int device)
 {
     device_state *d = &s->device[device];
@@ -412,9 +415,9 @@ static bool on_end(simulation *s, size_t k, double now)
 {
     int device = s->spec->task[k].device;
     device_state *d = &s->device[device];
-    for (size_t f = s->task[k].followers; f != NONE; f = s->item[f].next)
-        if (--s->task[s->item[f].task].missing == 0)
-            push(s, now, READY, s->item[f].task);
+    for (size_t f = s->task[k].followers; f != NONE; f = s->list[f].next)
+        if (--s->task[s->list[f].task].missing == 0)
+            push(s, now, READY, s->list[f].task);
     d->engaged = false;
     d->next = s->task[k].next;
     engage(s, device);
@@ -437,7 +440,7 @@ static bool on_start(simulation *s, size_t k, double now)
     return hold_of_task(s, k, now);
 }
 
-/* Everything there is at first: one point of each device. */
+/* Set up all that is there at first, with one point for each device. */
 static bool begin(simulation *s)
 {
     for (int d = 0; d < s->spec->devices; d++) {
@@ -454,7 +457,7 @@ static bool begin(simulation *s)
             return false;
     }
     for (int d = 0; d < s->spec->devices; d++)
-        s->device[d].before = 0; /* what is there at first may be the most */
+        s->device[d].before = 0; /* so that the first point can be the largest */
     for (size_t k = 0; k < s->spec->tasks; k++)
         if (s->task[k].missing == 0)
             push(s, 0, READY, k);
@@ -537,7 +540,7 @@ static void simulation_release(simulation *s)
     free(s->link_free);
     free(s->copy);
     free(s->uses);
-    free(s->item);
+    free(s->list);
     free(s->device);
     free(s->buffer);
     free(s->task);
@@ -564,11 +567,11 @@ static bool simulation_init(simulation *s)
     s->task = calloc(spec->tasks + 1, sizeof *s->task);
     s->buffer = calloc(spec->buffers + 1, sizeof *s->buffer);
     s->device = calloc((size_t)spec->devices, sizeof *s->device);
-    s->item = malloc(3 * accesses * sizeof *s->item);
+    s->list = malloc(3 * accesses * sizeof *s->list);
     s->uses = calloc(accesses, sizeof *s->uses);
     s->copy = malloc(accesses * sizeof *s->copy);
     s->link_free = calloc(nodes * nodes + 1, sizeof *s->link_free);
-    return s->task && s->buffer && s->device && s->item && s->uses && s->copy && s->link_free &&
+    return s->task && s->buffer && s->device && s->list && s->uses && s->copy && s->link_free &&
            gpp__heap_reserve(&s->events, spec->tasks + 1);
 }
 

@@ -1,13 +1,13 @@
 /*
  * balance/simulate.h: an event-driven run of a step that is given as data.
  *
- * Every device runs its tasks in the order of the list. A task is *ready* when the tasks it depends
- * on have ended, by the buffers both touch and sequential consistency in the order of the list, as
- * the task runtime infers it. Then what it reads and its device's memory node does not have is sent
- * there, over the link between the two nodes: one transfer at a time on each directed link, first
- * come, first served, each taking us + bytes / bytes_per_us. It starts when its device has nothing
- * earlier to do and everything has arrived. A transfer happens once: until the buffer is written
- * again, the node has it.
+ * Every device runs its tasks in the order of the list. A task is *ready* when the tasks that it
+ * depends on have ended. As in the task runtime, dependencies follow from the buffers that tasks
+ * share, with sequential consistency in the order of the list. When a task is ready, what it reads
+ * is sent to its device's memory node, unless it is there already. A directed link between two
+ * nodes does one transfer at a time, first come, first served, and each takes us + bytes /
+ * bytes_per_us. The task starts when its device has nothing earlier to do and everything has
+ * arrived. A transfer happens once: the node has the buffer until it is written again.
  *
  * Pure: no runtime, no model, no plan.
  */
@@ -21,24 +21,24 @@
 typedef struct gpp__sim_task {
     int32_t device;
     int32_t accesses;
-    const gpp__access *access; /* [accesses] buffers by number, and how they are used; a WORKSPACE
+    const gpp__access *access; /* [accesses] buffers by number, and how they are used. A WORKSPACE
                                   carries no dependence and no data */
     double ms;                 /* >= 0 */
 } gpp__sim_task;
 
 typedef struct gpp__sim_buffer {
     size_t bytes;
-    int32_t
-        device; /* to which its bytes count, on whose node it is at first, unless it is fetched */
-    int32_t other; /* device that holds a second copy on another node, else -1 */
-    bool lasting;  /* has contents before and after the step (parameters); else it is alive from
-                       the start of a task that WRITEs it to the end of the last that uses it before
-                       the next WRITE; a WORKSPACE while its task runs */
-    bool fetched;  /* its contents are on node 0 at first, the host's, whatever its device */
+    int32_t device; /* its bytes count to this device, and it is on that node at first */
+    int32_t other;  /* the device that holds a second copy on another node; -1: none */
+    bool lasting; /* has contents before and after the step, like parameters. Others are alive from
+                     the start of a task that WRITEs them to the end of the last task that uses them
+                     before the next WRITE; a WORKSPACE is alive while its task runs */
+    bool fetched; /* its contents are on node 0, the host's, at first, whatever its device */
 } gpp__sim_buffer;
 
 typedef struct gpp__sim_link {
-    double us, bytes_per_us; /* >= 0; > 0, INFINITY: bytes cost no time */
+    double us;           /* >= 0 */
+    double bytes_per_us; /* > 0; INFINITY: bytes cost no time */
 } gpp__sim_link;
 
 typedef struct gpp__sim_spec {
@@ -50,18 +50,18 @@ typedef struct gpp__sim_spec {
     const gpp__sim_link *link; /* [nodes][nodes] from, to; NULL: transfers take no time */
 } gpp__sim_spec;
 
-/** Of one device. Its time from 0 to the end of the step is the sum of the five parts. */
+/** The time of one device. Its five parts add up to the time from 0 to the end of the step. */
 typedef struct gpp__sim_device {
     double busy_ms;     /* runs tasks */
     double warm_up_ms;  /* before its first task */
-    double transfer_ms; /* between tasks: the next task is ready, its data on the way */
+    double transfer_ms; /* between tasks: the next task is ready, and its data is on the way */
     double wait_ms;     /* between tasks: the next task is not ready */
     double drain_ms;    /* after its last task */
-    size_t live_bytes;  /* the most that was alive at a time */
-    size_t bytes;       /* all buffers that count to it */
+    size_t live_bytes;  /* the most bytes alive at a time */
+    size_t bytes;       /* of all buffers that count to the device */
 } gpp__sim_device;
 
-/** The bytes alive on a device from a time on. */
+/** The bytes that are alive on a device from a time on. */
 typedef struct gpp__sim_point {
     double ms;
     int32_t device;
@@ -87,12 +87,13 @@ gpp_status gpp__simulate(const gpp__sim_spec *spec, gpp__sim_result *result, gpp
 void gpp__sim_release(gpp__sim_result *result);
 
 /**
- * What no order of the cells of a synchronous step can undercut, with backwards that are not split:
+ * A time that no order of the cells of a synchronous step can undercut, if backwards are not split:
  *
  *     max over k of [ sum over j < k of (F_j + B_j) + m · (F_k + B_k) + r · R_k ],
  *     and the sum over j of (F_j + B_j)
  *
- * where partition k is the only one on its device; r: recomputations a partition cannot avoid.
+ * where partition k is the only one on its device, and r is the number of recomputes that a
+ * partition cannot avoid.
  * @param forward, recompute, backward  [partitions] milliseconds of one cell
  */
 double gpp__sim_bound(int partitions, int micro_batches, int recomputed, const double forward[],

@@ -1,14 +1,14 @@
 /*
  * balance/sizes.c: a model's layers, each compiled as a partition of its own, and their bytes.
  *
- * Bytes come from the programs' own accounting. Inside one partition, what crosses between its
- * layers is on its tape when a backward reads it, once for all values that are the same bytes (a
- * view copies nothing there): it belongs to the layer that makes it. So for layers a ... b-1
+ * Bytes come from the programs' own accounting. Inside one partition, a value between two layers is
+ * on the tape if a backward reads it, and values that are the same bytes are there once (a view
+ * copies nothing). The value belongs to the layer that makes it. So for layers a ... b-1
  *
- *     tape(a ... b-1) = sum of activation_bytes - what is kept in the boundary behind b-1
+ *     tape(a ... b-1) = sum of activation_bytes - what stays in the boundary behind b-1
  *
- * A cut behind layer u is crossed by every value made at or before u and wanted later. The model's
- * inputs are the caller's memory and belong to nobody.
+ * Every value made at or before layer u and read later goes through a cut behind u. The model's
+ * inputs are the caller's memory and belong to no layer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 /* --- compiling -------------------------------------------------------------------------------- */
 
-/* 64 TiB: what is larger is a mistake, and below it no size overflows. */
+/* 64 TiB: a larger tensor is a mistake, and with smaller ones no size overflows. */
 #define MOST_BYTES 0x1p46
 
 gpp_status gpp__rows_check(const gpp__network *n, const int64_t rows[GPP__BATCHES], gpp_error *err)
@@ -100,7 +100,7 @@ static size_t parameter_bytes(const gpp__stage *s)
     return bytes;
 }
 
-/* The first of the values that are the same bytes, for each value: views make no new ones. */
+/* For each value, the first of the values that are the same bytes. Views make no new bytes. */
 static void find_roots(const gpp__network *n, int root[])
 {
     for (int v = 0; v < n->values; v++)
@@ -125,7 +125,7 @@ static void mark_kept(const gpp__layers *l, const int root[], bool kept[])
     }
 }
 
-/* Adds to the layers between which a value is alive; as differences, summed up in the end. */
+/* Add a value to the layers between which it is alive, as differences that are summed up later. */
 static void add_crossing(const gpp__network *n, const gpp__value *v, size_t bytes,
                          gpp_layer_profile layer[])
 {

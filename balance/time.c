@@ -1,21 +1,22 @@
 /*
  * balance/time.c: times of a model's operators: sweeps over the model on one thread and its pool.
  *
- * A sweep goes through the operators forwards as in a checkpointed micro-batch, again keeping what
- * the backward needs, and backwards. What each operator took is the time between its end and that
+ * A sweep goes through the operators three ways: forwards as in a checkpointed micro-batch,
+ * forwards with a tape, and backwards. An operator's time is the time between its end and the end
  * of the one before (bare_device.h). Inputs and the gradients of outputs are never written, so
- * every sweep starts from the same numbers; gradients of parameters add up, and nobody reads them.
+ * every sweep starts from the same numbers. Gradients of parameters add up, and nobody reads them.
  *
- * With devices beside, the model is cut into as many parts as there are devices, as it would be in
- * a pipe on them: a part leaves the cache that they share to the others. A sweep goes through them
- * one after the other, twice forwards, then twice keeping and backwards, as micro-batches follow
- * one another in a pipe; the second time counts, since before the first the cache was another
- * part's. A device beside goes through one part again and again.
+ * With devices beside, the model is cut into as many parts as there are devices, as in a pipe on
+ * them. A sweep goes through the parts one after the other, and through each part twice forwards,
+ * then twice with a tape and backwards, as micro-batches follow one another in a pipe. The second
+ * time counts: before the first, the shared cache was full of another part's data. A device beside
+ * goes through one part again and again.
  *
- * A GPU is told a sweep's whole work before anybody waits for it, each way twice: the second time
- * the device has something to do already when the first operator is launched.
+ * A GPU gets all work of a sweep before anybody waits for it, each way twice. The second time, the
+ * device still has work when the first operator is launched.
  *
- * A layer's times are sums over its operators; those of a sweep say how well they are known.
+ * A layer's times are sums over its operators. The spread of these sums over the sweeps tells how
+ * well they are known.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ enum { WAYS = GPP__RIG_WAYS };
 typedef struct sweeper {
     gpp__rig rig;
     const gpp__network *network;
-    gpp__laps *laps[WAYS]; /* of nodes */
-    int64_t *end;          /* [nodes] laps that are read */
+    gpp__laps *laps[WAYS]; /* when each operator has ended, by way */
+    int64_t *end;          /* [nodes] laps that have been read */
     int64_t *ns;           /* [sweeps][nodes][WAYS] nanoseconds */
     int sweeps, room;
 } sweeper;
@@ -46,7 +47,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Laps as times, in the order in which they were noted. @param ns  [nodes][WAYS] */
+/* Make times from laps, in the order in which they were noted. @param ns  [nodes][WAYS] */
 static gpp_status take_laps(const sweeper *w, const gpp__stage *s, int way, int64_t ns[])
 {
     int64_t begin = 0;
@@ -60,14 +61,14 @@ static gpp_status take_laps(const sweeper *w, const gpp__stage *s, int way, int6
     return status;
 }
 
-/* One way through a part. */
+/* Go one way through a part. */
 static gpp_status pass(const sweeper *w, int part, int way)
 {
     w->rig.room->begin(w->laps[way], w->rig.part[part].stage.count);
     return gpp__rig_run(&w->rig, part, (gpp__rig_way)way, w->laps[way]);
 }
 
-/* What is run last of a way is what counts. */
+/* Go through a part. The last run of each way counts. */
 static gpp_status sweep_part(const sweeper *w, int part, int64_t ns[])
 {
     static const int once[] = {FORWARD, KEEP, BACKWARD},
@@ -101,7 +102,7 @@ static int64_t *next_times(sweeper *w, gpp_error *err)
     return status == GPP_OK ? w->ns + (size_t)w->sweeps * (size_t)w->network->nodes * WAYS : NULL;
 }
 
-/* A sweep whose times are noted, or (`measured` false) forgotten. */
+/* Do a sweep. Its times are noted if `measured`, else forgotten. */
 static gpp_status next_sweep(sweeper *w, bool measured, gpp_error *err)
 {
     int64_t *ns = next_times(w, err);
@@ -112,7 +113,7 @@ static gpp_status next_sweep(sweeper *w, bool measured, gpp_error *err)
     return status;
 }
 
-/* What parts take from each other is there: their inputs, and the gradients of their outputs. */
+/* Run all parts once, so that their inputs and the gradients of their outputs are there. */
 static gpp_status join_parts(sweeper *w)
 {
     gpp_status status = GPP_OK;
@@ -136,7 +137,7 @@ static gpp_status make_laps(sweeper *w, gpp_error *err)
     return status;
 }
 
-/* Ready to be measured. To be released, also after a failure. */
+/* Get ready to measure. Release it also after a failure. */
 static gpp_status sweeper_init(sweeper *w, const gpp__network *network,
                                const int64_t rows[GPP__BATCHES], const gpp__bench *bench,
                                const gpp_profile_options *o, gpp_error *err)
@@ -163,7 +164,7 @@ static void sweeper_release(sweeper *w)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* Of one way of an operator. */
+/* The median time of one way of an operator. */
 static int64_t median_of(const sweeper *w, int k, int way, int64_t column[])
 {
     double half;
@@ -173,7 +174,7 @@ static int64_t median_of(const sweeper *w, int k, int way, int64_t column[])
     return gpp__median(column, w->sweeps, &half, &sure);
 }
 
-/* Of all that a layer does in a sweep. */
+/* The time of all that a layer does in a sweep. */
 static int64_t median_of_layer(const sweeper *w, int u, int64_t column[], double *half, bool *sure)
 {
     size_t from = (size_t)w->network->first[u] * WAYS, to = (size_t)w->network->first[u + 1] * WAYS;
@@ -186,13 +187,13 @@ static int64_t median_of_layer(const sweeper *w, int u, int64_t column[], double
     return gpp__median(column, w->sweeps, half, sure);
 }
 
-/* As a number of whole nanoseconds. */
+/* Nanoseconds in microseconds. */
 static double us_of(int64_t ns)
 {
     return (double)ns / 1e3;
 }
 
-/* Sums over its operators, whose times are known. */
+/* Sum up the times of a layer's operators. */
 static void sum_up(const gpp__layers *layers, int u, int64_t column[], const sweeper *w,
                    gpp_profile *profile)
 {
@@ -231,7 +232,8 @@ static void evaluate(const gpp__layers *layers, const sweeper *w, int64_t column
     profile->sweeps = w->sweeps;
 }
 
-/* Every layer's interval is narrow enough. @param precision  of the layer's time, or of the mean */
+/* Every layer's interval is narrow enough. @param precision  as a share of the layer's time or, if
+ * that is larger, of the mean time of the layers */
 static bool is_precise(const sweeper *w, double precision, int64_t column[], double scratch[])
 {
     int units = w->network->units;
@@ -260,7 +262,7 @@ static gpp_status measure(sweeper *w, gpp__crew *crew, const gpp_profile_options
             return status;
         if (w->sweeps >= check) {
             profile->precise = is_precise(w, o->precision, column, scratch);
-            check += (check + 3) / 4; /* sorting takes time, too */
+            check += (check + 3) / 4; /* not after every sweep: sorting takes time, too */
         }
         if ((double)now_ns() - begin >= o->timeout_ms * 1e6)
             break;
