@@ -1,9 +1,10 @@
 /*
  * graph/trace/chrome.c: a trace as JSON of the Trace Event Format, which chrome://tracing and
- * ui.perfetto.dev open: one process, a thread for each device and one for the steps, a complete
- * event ("X") for each task with what is known of it as arguments, an arrow ("s" to "f") wherever a
- * task waited for one on another device, and a counter ("C") of each device's bytes in use. Events
- * of a thread must not overlap, so steps that do take turns on several. Times are microseconds.
+ * ui.perfetto.dev open. There is one process, with a thread for each device and one for the steps.
+ * Each task is a complete event ("X") with what is known of it as arguments. An arrow ("s" to "f")
+ * leads to every task that waited for one on another device, and a counter ("C") has each device's
+ * bytes in use. Events of a thread must not overlap, so steps that overlap take turns on several
+ * threads. Times are microseconds.
  *
  * Format: "Trace Event Format", Google, 2016 (docs.google.com/document/d/
  * 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
@@ -16,15 +17,15 @@
 #include "graph/trace/draw.h"
 #include "graph/trace/trace.h"
 
-/* Threads that steps take turns on; of more steps at once the last ones share one. */
+/* The most threads on which steps take turns. If more steps overlap, the last ones share one. */
 enum { TURNS = 8 };
 
 typedef struct writer {
     const gpp_trace *trace;
     FILE *out;
     bool comma;
-    int turns;          /* threads with steps so far */
-    double free[TURNS]; /* end of the last step on each */
+    int turns;          /* threads that have steps so far */
+    double free[TURNS]; /* when the last step on each thread ends */
 } writer;
 
 static void event(writer *w)
@@ -80,7 +81,7 @@ static void put_names(writer *w)
         name_thread(w, d, w->trace->device[d].name);
 }
 
-/* The first thread on which no step runs any more. */
+/* The first thread on which no step is running. */
 static int thread_of_step(writer *w, const gpp_trace_step *step)
 {
     int turn = 0;
@@ -107,7 +108,7 @@ static void put_step(writer *w, int s)
             gpp_status_name(step->status));
 }
 
-/* After a task's other arguments. */
+/* Write the planned time, the last of a task's arguments. */
 static void put_planned(writer *w, const gpp_trace_task *t)
 {
     gpp__number text;
@@ -148,7 +149,7 @@ static void put_task(writer *w, const gpp_trace_task *t)
     fputs("}}", w->out);
 }
 
-/* An arrow begins inside its task: at the last nanosecond of it. */
+/* An arrow begins inside its task, so at the task's last nanosecond. */
 static void put_arrow(writer *w, int id, const gpp_trace_task *from, const gpp_trace_task *to)
 {
     event(w);

@@ -1,7 +1,7 @@
 /*
- * graph/trace/draw.c: see draw.h. A drawing is one file without scripts or references. Each task that
- * takes time is a rectangle whose tooltip tells what it is; what is behind the rectangles is idle
- * time. Colours are those of Okabe and Ito, which the colour-blind can tell apart,
+ * graph/trace/draw.c: see draw.h. A drawing is one file without scripts or references. Each task
+ * that takes time is a rectangle whose tooltip describes it; the background between rectangles is
+ * idle time. The colours are those of Okabe and Ito, which colour-blind people can tell apart,
  * https://jfly.uni-koeln.de/color.
  */
 #include "graph/trace/draw.h"
@@ -28,7 +28,7 @@ const char *gpp__number_text(double value, int decimals, gpp__number out)
     return out;
 }
 
-/* Four digits or a few more, down to the microsecond. */
+/* Four digits or a few more, at most down to the microsecond. */
 const char *gpp__ms_text(double ms, gpp__number out)
 {
     gpp__number_text(ms, ms < 10 ? 3 : ms < 100 ? 2 : ms < 1000 ? 1 : 0, out);
@@ -57,8 +57,7 @@ const char *gpp__bytes_text(size_t bytes, gpp__number out)
 
 /* --- axis ------------------------------------------------------------------------------------- */
 
-/* 1, 2 or 5 times a power of ten, so that there are about `count` of it in `whole`, which is > 0.
- */
+/* 1, 2 or 5 times a power of ten, so that about `count` of them make up `whole`, which is > 0. */
 double gpp__nice_step(double whole, int count, int *decimals)
 {
     int exponent = (int)floor(log10(whole / count));
@@ -73,7 +72,7 @@ double gpp__nice_step(double whole, int count, int *decimals)
 
 /* --- tasks ------------------------------------------------------------------------------------ */
 
-/* "12", with the partition "12,3"; of a task without micro-batch its letter, "U", "U,3". */
+/* "12" or, with the partition, "12,3". A task without micro-batch has its letter, "U" or "U,3". */
 int gpp__cell_name(const gpp_forecast_task *t, bool partition, char out[40])
 {
     int length = t->micro_batch >= 0 ? snprintf(out, 40, "%d", t->micro_batch)
@@ -95,7 +94,7 @@ const char *gpp__kind_word(char letter)
 
 enum {
     NARROW = 880,
-    FORWARD = 20 /* a forward should be at least so wide */
+    FORWARD = 20 /* the least width of a forward */
 };
 
 static const struct look {
@@ -108,7 +107,7 @@ static const struct look {
 };
 enum { LOOKS = sizeof looks / sizeof *looks };
 
-/* Of any other kind: the last. */
+/* The last entry is for all other kinds. */
 static const struct look *look_of(char kind)
 {
     const struct look *look = looks;
@@ -132,7 +131,7 @@ int gpp__draw_y(int device)
     return GPP__DRAW_TOP + device * GPP__DRAW_DEVICE;
 }
 
-/* Characters that mean something to XML, or nothing. */
+/* Characters that XML gives a meaning, or does not allow. */
 void gpp__draw_text(const char *text, size_t most, FILE *out)
 {
     for (size_t k = 0; text[k] && k < most; k++) {
@@ -312,7 +311,7 @@ static void svg_memory(const gpp__canvas *c, int device)
             gpp__draw_y(device) + GPP__DRAW_CELL + 2 + GPP__DRAW_MEMORY);
 }
 
-/* The first time at which the most bytes are alive, and how many. */
+/* Find the first time at which the most bytes are alive, and their number. */
 static void svg_peak(const gpp__canvas *c, int device, size_t peak, size_t allocated)
 {
     int p = 0;
@@ -342,7 +341,7 @@ void gpp__draw_memory(const gpp__canvas *c, int device, size_t peak, size_t allo
     svg_peak(c, device, peak, allocated);
 }
 
-/* What there is no room for is in the tooltip. */
+/* A name for which there is no room is cut, and its tooltip has all of it. */
 static void svg_name(const gpp__canvas *c, int device, const char *name)
 {
     enum { MOST = 12 };

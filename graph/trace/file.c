@@ -1,8 +1,8 @@
 /*
- * graph/trace/file.c: traces in files: the formats by name, and CSV, which is read back.
+ * graph/trace/file.c: traces in files: the formats by name, and CSV, which can also be read.
  *
- * The file is a table of tasks that any spreadsheet reads, under lines that begin with '#' for what
- * is not a task:
+ * A CSV file is a table of tasks that any spreadsheet reads. In front of it are lines that begin
+ * with '#', for everything that is not a task:
  *
  *     # gridpipe trace 2
  *     # model layers 8 partitions 2
@@ -15,13 +15,13 @@
  *     step,kind,micro_batch,...
  *     0,forward,0,...
  *
- * Version 2 has the lines of what was planned, "forecast" and "planned"; where there are none the
- * file is of version 1, which older versions of the library read, too.
+ * Version 2 has the lines "forecast" and "planned". A file without them is of version 1, which
+ * older versions of the library read, too.
  *
- * Each kind of line is a list of fields, from which it is written and read; so the two agree. Times
- * have six decimals, nanoseconds, written and read digit by digit whatever the locale. Everything
- * is checked: a file that is no trace, was cut short in a line, or contradicts itself is refused
- * with the line to blame.
+ * Each kind of line is a list of fields that serves for writing and for reading, so the two agree.
+ * Times have six decimals, nanoseconds, written and read digit by digit whatever the locale.
+ * Everything is checked: a file that is not a trace, was cut short in a line, or contradicts itself
+ * is refused with the line to blame.
  */
 #include <errno.h>
 #include <limits.h>
@@ -41,7 +41,7 @@ typedef enum field_type { WHOLE, BYTES, TIME, KIND, STATUS, NAME } field_type;
 typedef struct field {
     const char *name; /* NULL ends a list */
     field_type type;
-    size_t at; /* in its struct */
+    size_t at; /* offset in the struct */
 } field;
 
 #define FIELD(type, of, name)                                                                      \
@@ -113,7 +113,7 @@ static void put_field(const field *f, const void *record, FILE *out)
         break;
     case NAME:
         for (const char *c = *(char *const *)at; *c; c++)
-            fputc((unsigned char)*c < ' ' ? ' ' : *c, out); /* a line is a line */
+            fputc((unsigned char)*c < ' ' ? ' ' : *c, out); /* a name must not end the line */
         break;
     }
 }
@@ -261,11 +261,11 @@ gpp_status gpp_trace_write(const gpp_trace *trace, const char *path, gpp_trace_f
 
 typedef struct reader {
     const char *path;
-    char *text, *at; /* the next line */
-    int line;        /* number of the last one, from 1 */
-    int first_task;  /* the first task's line */
+    char *text, *at; /* the file; its next line */
+    int line;        /* the number of the last line read, from 1 */
+    int first_task;  /* the line of the first task */
     gpp_trace *trace;
-    size_t room[6]; /* of the lists below */
+    size_t room[6]; /* of the trace's lists */
     gpp_error *err;
 } reader;
 
@@ -275,7 +275,7 @@ static gpp_status blame(reader *r, const char *what, const char *found)
                      what, found);
 }
 
-/* The next line without its end; NULL: there is none. */
+/* Take the next line, without its end. NULL: there is none. */
 static char *next_line(reader *r)
 {
     if (!*r->at)
@@ -291,7 +291,7 @@ static char *next_line(reader *r)
     return line;
 }
 
-/* Digits up to a limit; NULL: none, or too large. */
+/* Read a number up to a limit. NULL: there are no digits, or the number is too large. */
 static const char *digits(const char *text, uint64_t most, uint64_t *value)
 {
     const char *c = text;
@@ -323,7 +323,7 @@ static bool read_bytes(const char *text, size_t *value)
     return end && !*end;
 }
 
-/* Nanoseconds: decimals beyond the sixth are cut off. */
+/* Read milliseconds to the nanosecond: decimals beyond the sixth are cut off. */
 static bool read_time(const char *text, double *ms)
 {
     uint64_t whole, part = 0;
@@ -399,7 +399,7 @@ static gpp_status get_field(reader *r, const field *f, const char *text, void *r
     return read ? GPP_OK : blame(r, what, text);
 }
 
-/* " name value name value ..."; a name is all that is left. */
+/* Read " name value name value ...". A field of text takes the rest of the line. */
 static gpp_status get_pairs(reader *r, const field *fields, char *text, void *record)
 {
     char *at = text;
@@ -443,7 +443,7 @@ static gpp_status get_task(reader *r, char *line, gpp_trace_task *task)
 
 enum { DEVICES, STEPS, LINKS, POINTS, PLANS, TASKS };
 
-/* A new entry of a list, zeroed. NULL: no memory, or too many. */
+/* Add an entry to a list and zero it. NULL: no memory, or too many entries. */
 static void *add(reader *r, int which, void **list, int *count, size_t size)
 {
     if ((size_t)*count == r->room[which]) {
@@ -466,7 +466,7 @@ static void *add(reader *r, int which, void **list, int *count, size_t size)
 #define ADD(r, which, name)                                                                        \
     add(r, which, (void **)&(r)->trace->name, &(r)->trace->name##s, sizeof *(r)->trace->name)
 
-/* What a line of this kind is about: an entry of its list, or the trace. */
+/* The struct that a line of this kind fills: a new entry of a list, or the trace. */
 static void *entry_of(reader *r, int kind)
 {
     switch (kind) {
@@ -555,7 +555,7 @@ static gpp_status get_lines(reader *r)
     return status;
 }
 
-/* What contradicts itself is told with its line. */
+/* Check the trace. A message about a task names its line. */
 static gpp_status verify(reader *r)
 {
     gpp_error found = GPP_ERROR_INIT;
@@ -570,7 +570,7 @@ static gpp_status verify(reader *r)
                                 r->first_task + task, found.msg);
 }
 
-/* The file with a zero behind it; none inside. */
+/* Read the file and end it with a zero byte. A zero byte inside it is an error. */
 static gpp_status read_text(reader *r, FILE *in)
 {
     size_t size = 0, room = 0, got = 1;

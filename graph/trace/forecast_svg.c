@@ -1,12 +1,13 @@
 /*
- * graph/trace/forecast_svg.c: a predicted step as pictures, to scale in time, a row for each device.
+ * graph/trace/forecast_svg.c: a predicted step as pictures, to scale in time, a row for each
+ * device.
  *
  * text: a row has at most WIDTH characters. Each stands for an equal piece of time and shows the
- * task that runs in the middle of it, '.' for none; so tasks shorter than a character may not be
- * seen, and those that are seen are where they are. Where there is room a task begins with its
- * name. svg: one file without scripts or references. Each task that takes time is a rectangle whose
- * tooltip tells what it is; what is behind the rectangles is idle time. Below a device's row are
- * its live bytes over time, on one scale for all devices (draw.h).
+ * task that runs in the middle of it, or '.' for none. So tasks shorter than a character may be
+ * missing, and the tasks shown are at their right places. Where there is room, a task begins with
+ * its name. svg: one file without scripts or references. Each task that takes time is a rectangle
+ * whose tooltip describes it; the background between rectangles is idle time. Below a device's row
+ * are its live bytes over time, on one scale for all devices (draw.h).
  */
 #include "graph/trace/draw.h"
 
@@ -83,7 +84,7 @@ static void text_rows(const gpp_forecast *f, int columns, int margin, FILE *out)
     }
 }
 
-/* A line of marks and one of the times there, the last of them with its unit. */
+/* Write a line of marks and a line with their times, the last of them with its unit. */
 static void text_axis(const gpp_forecast *f, int columns, int margin, FILE *out)
 {
     char mark[2 * WIDTH], time[2 * WIDTH];

@@ -1,12 +1,13 @@
 /*
- * graph/trace/paje.c: a trace in the Paje format, which ViTE and pajeng (pj_dump, PajeNG) open:
- * a container for each device below one for the pipe, tasks as states with their kind's colour,
- * steps as states of the pipe, or, of those that overlap, of a container beside it, a link wherever
- * a task waited for one on another device, each device's bytes in use as a variable. What else is
- * known of a task is in fields of its own behind its state. Times are seconds, and events ascend.
+ * graph/trace/paje.c: a trace in the Paje format, which ViTE and pajeng (pj_dump, PajeNG) open.
+ * Below a container for the pipe is one for each device. Tasks are states with the colour of their
+ * kind, and what else is known of a task is in fields of its own behind its state. Steps are states
+ * of the pipe; those that overlap are states of containers beside it. A link leads to every task
+ * that waited for one on another device, and a variable has each device's bytes in use. Times are
+ * seconds, and events ascend.
  *
- * Format: Kergommeaux, Stein, Martin, "Paje input data format", 2003; the definitions come first,
- * so readers need to know nothing about us.
+ * Format: Kergommeaux, Stein, Martin, "Paje input data format", 2003. The definitions come first,
+ * so readers need to know nothing about gridpipe.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -181,8 +182,9 @@ static void put_types(FILE *out)
     fputc('\n', out);
 }
 
-/* Steps one after another, in as few rows as there may be. Row 0 is the pipe's own. @return rows
- * @param end  [steps] room for the end of a row's last step */
+/* Put steps into as few rows as possible, so that steps of a row do not overlap. Row 0 is the
+ * pipe's own. @return the number of rows
+ * @param end  [steps] work space: the end of a row's last step */
 static int find_rows(const gpp_trace *t, int row[], double end[])
 {
     int rows = 1;
@@ -264,7 +266,8 @@ static void put_moment(const gpp_trace *t, const moment *m, const int before[], 
     }
 }
 
-/* A task without length ends after it has begun, at the same time: it is left out. */
+/* List what happens. Steps and tasks that take no time are left out: of the things at one time,
+ * ends come before begins. */
 static int list_moments(const gpp_trace *t, const int before[], moment *list)
 {
     int count = 0;

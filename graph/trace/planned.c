@@ -1,7 +1,7 @@
 /*
- * graph/trace/planned.c: what was planned, in a trace: of a forecast the length of its step and, of
- * each kind and partition, how many tasks it has and their mean time. Times are kept to the
- * nanosecond, as files have them.
+ * graph/trace/planned.c: what was planned, as a part of a trace: the length of a forecast's step
+ * and, for each kind and partition, how many tasks it has and their mean time. Times are rounded to
+ * the nanosecond, as in files.
  */
 #include <limits.h>
 #include <math.h>
@@ -21,7 +21,7 @@ static size_t place(char kind, int partition, int partitions)
     return (size_t)gpp__kind_of(kind) * (size_t)partitions + (size_t)partition;
 }
 
-/* @param all  [kinds][partitions] sums, of kinds and partitions that are known */
+/* Add up tasks of known kinds and partitions. @param all  [kinds][partitions] sums */
 static void add_up(const gpp_forecast *f, gpp_trace_plan all[], int partitions)
 {
     for (int k = 0; k < f->tasks; k++) {

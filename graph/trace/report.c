@@ -1,20 +1,20 @@
 /*
  * graph/trace/report.c: a trace summed up.
  *
- * Idle time is told apart by what a device waits for. Before its first task of a step and after its
- * last one it is the schedule's warm-up and drain. Between tasks, as long as the next one is not
- * ready, others are to blame; from then on the runtime, or a transfer where the task's data had to
- * come from another memory node.
+ * Idle time is split by what a device waits for. Before the device's first task of a step it is the
+ * schedule's warm-up, after its last task drain. Between tasks, as long as the next task is not
+ * ready, the device waits for others. From then on it waits for the runtime, or for a transfer if
+ * the task's data had to come from another memory node.
  *
- * Waiting for others has two causes: the order of the schedule, which has a device wait even when
- * all partitions take the same time, and partitions that do not. To tell them apart every step is
- * run once more on paper, with the times measured and with the mean time of each kind: what a
- * device waits more in the first is imbalance.
+ * Waiting for others has two causes. The order of the schedule makes a device wait even when all
+ * partitions take the same time, and partitions may take different times. To tell the two apart,
+ * every step is run twice more on paper: with the times measured, and with the mean time of each
+ * kind. What a device waits longer in the first run is imbalance.
  *
- * Steps may overlap. A device is then not there for a step, on paper neither, before it has ended
- * the step before; and its idle time belongs to one step at a time, so that no moment counts twice:
- * between the last task of a step and the first of the next to the former until that one and all
- * before it have ended everywhere, then to the latter.
+ * Steps may overlap. A device takes part in a step, also on paper, only when it has ended the step
+ * before. Its idle time belongs to one step at a time, so that no moment counts twice. The time
+ * between its last task of a step and its first of the next belongs to the former step until that
+ * step and all before it have ended on every device, and then to the latter.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,17 +28,17 @@
 typedef struct summer {
     const gpp_trace *trace;
     gpp_trace_report *report;
-    int *before;         /* [tasks] */
-    double *ms;          /* [tasks] to run again with */
-    double *stop;        /* [tasks] of a run on paper */
-    int *last;           /* [steps][devices] last task, -1: none */
-    double *until;       /* [steps][devices] end of a run on paper, so far */
-    double *waits[2];    /* [steps][devices] between tasks: with measured, with mean times */
-    double *busy_until;  /* [steps][devices] when it has ended what came before, since the step's
-                            start */
-    double *own[2];      /* [steps][devices] begin and end of what of its time is the step's */
-    double *start, *end; /* [steps] of the first task, of the last */
-    double *over;        /* [steps] end of the last task of this one and all before it */
+    int *before;        /* [tasks] the task on another partition that it waits for; -1: none */
+    double *ms;         /* [tasks] times for a run on paper */
+    double *stop;       /* [tasks] ends in a run on paper */
+    int *last;          /* [steps][devices] last task; -1: none */
+    double *until;      /* [steps][devices] end of the last task so far in a run on paper */
+    double *waits[2];   /* [steps][devices] waiting between tasks: with measured, with mean times */
+    double *busy_until; /* [steps][devices] when the device comes from the step before, counted from
+                           this step's start */
+    double *own[2];     /* [steps][devices] begin and end of the device's time that is the step's */
+    double *start, *end; /* [steps] start of the first task, end of the last */
+    double *over;        /* [steps] end of the last task of this step and all before it */
 } summer;
 
 enum { MOST_SHARES = 1 << 22 };
@@ -55,13 +55,13 @@ static size_t place(const summer *s, const gpp_trace_task *t)
 
 /* --- on paper --------------------------------------------------------------------------------- */
 
-/* Every task as soon as its device and the task it waits for are done; from the start of its step.
- */
+/* Run all steps on paper. Every task starts as soon as its device is free and the task that it
+ * waits for is done. Times count from the start of its step. */
 static void run_again(summer *s, double *waits)
 {
     const gpp_trace *t = s->trace;
     for (size_t k = 0; k < (size_t)t->steps * (size_t)t->devices; k++)
-        s->until[k] = -1; /* it has not begun */
+        s->until[k] = -1; /* the device has no task yet */
     for (int k = 0; k < t->tasks; k++) {
         size_t at = place(s, &t->task[k]);
         bool first = s->until[at] < 0;
@@ -75,7 +75,7 @@ static void run_again(summer *s, double *waits)
     }
 }
 
-/* The mean over all partitions for every kind. */
+/* Give every task the mean time of its kind over all partitions. */
 static void take_means(summer *s)
 {
     double sum[GPP__KINDS] = {0};
@@ -130,7 +130,7 @@ static void time_steps(summer *s)
     double before = -1, over = 0;
     find_ends(s);
     for (int k = 0; k < t->steps; k++) {
-        if (s->end[k] < s->start[k]) { /* it has no tasks */
+        if (s->end[k] < s->start[k]) { /* the step has no tasks */
             s->start[k] = s->end[k] = t->step[k].begin_ms;
             s->over[k] = over;
             continue;
@@ -143,7 +143,7 @@ static void time_steps(summer *s)
     }
 }
 
-/* When devices come from the step before. @param until  [devices] */
+/* Find when devices come from the step before. @param until  [devices] work space */
 static void find_busy(summer *s, double until[])
 {
     const gpp_trace *t = s->trace;
@@ -158,8 +158,8 @@ static void find_busy(summer *s, double until[])
     }
 }
 
-/* Idle from the end of the device's last task in a step until the step ends, or it begins another.
- */
+/* A device is idle from its last task in a step until the step is over or the device begins another
+ * step. */
 static void add_drain(summer *s, const gpp_trace_task *last, double until, double *seen)
 {
     size_t at = place(s, last);
@@ -186,7 +186,9 @@ static void add_wait(const gpp_trace_task *before, const gpp_trace_task *t, gpp_
         share->runtime_ms += t->start_ms - ready;
 }
 
-/* @param at, seen  [devices] its last task so far; until when its idle time is accounted for */
+/* Split the idle time of all devices.
+ * @param at    [devices] work space: the last task so far
+ * @param seen  [devices] work space: until when idle time has been counted */
 static void walk(summer *s, int at[], double seen[])
 {
     const gpp_trace *t = s->trace;
@@ -216,7 +218,7 @@ static void walk(summer *s, int at[], double seen[])
             add_drain(s, &t->task[at[d]], INFINITY, &seen[d]);
 }
 
-/* Of a step in which a device has no tasks, what of its time is no other step's. */
+/* A step in which device d has no tasks gets the time of d that belongs to no other step. */
 static void fill_empty(summer *s, int d)
 {
     const gpp_trace *t = s->trace;
@@ -226,7 +228,7 @@ static void fill_empty(summer *s, int d)
         if (s->report->share[at].tasks)
             next = fmin(next, s->own[0][at]);
         else
-            s->own[0][at] = next; /* begin of what follows it */
+            s->own[0][at] = next; /* when the device's time of a later step begins */
     }
     at = (size_t)d;
     for (int step = 0; step < t->steps; step++, at += devices) {
@@ -254,7 +256,7 @@ static void add_share(gpp_trace_share *sum, const gpp_trace_share *x)
     sum->tasks += x->tasks;
 }
 
-/* Imbalance is a part of what was waited. */
+/* Imbalance is a part of the time waited for data. */
 static void split_waits(summer *s)
 {
     const gpp_trace *t = s->trace;
@@ -278,7 +280,8 @@ static gpp_trace_cell *cell_of(gpp_trace_cell *all, int partitions, char kind, i
     return &all[(size_t)gpp__kind_of(kind) * (size_t)partitions + (size_t)partition];
 }
 
-/* By this forecast, or else as the trace has it. @param tasks  [kinds] of a step; added to */
+/* Take planned times from a forecast or, without one, from the trace.
+ * @param tasks  [kinds] planned tasks of a step are added here */
 static gpp_status plan_cells(gpp_trace_report *r, const gpp_forecast *f, int tasks[],
                              gpp_error *err)
 {
@@ -380,7 +383,7 @@ static bool make_report(gpp_trace_report *r, size_t steps, size_t devices)
            r->all;
 }
 
-/* Two rooms, parted; behind what is for steps and tasks each has one for every device. */
+/* Two blocks of memory hold all arrays. Each block ends with an array of devices as work space. */
 static bool make_room(summer *s, size_t tasks, size_t steps, size_t shares, size_t devices)
 {
     s->before = calloc(tasks + shares + devices, sizeof *s->before);

@@ -17,7 +17,7 @@ static const char *plural(int count)
     return count == 1 ? "" : "s";
 }
 
-/* "0.5 ms", "-0.5 ms" */
+/* Write "0.5 ms" or "-0.5 ms". */
 static const char *signed_ms(double ms, char out[48])
 {
     gpp__number size;

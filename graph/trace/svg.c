@@ -1,7 +1,8 @@
 /*
- * graph/trace/svg.c: a trace as a picture, drawn like a predicted step (draw.h): a row for each
- * device, all steps after one another to scale in time, so that what lies between them shows, a
- * dashed line where the first task of each begins. Tooltips tell layers, wait and bytes as well.
+ * graph/trace/svg.c: a trace as a picture, drawn like a predicted step (draw.h). Each device has a
+ * row with all steps one after another, to scale in time, so that gaps between steps can be seen. A
+ * dashed line is where the first task of each step begins. Tooltips also tell layers, waiting times
+ * and bytes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 enum { WIDEST_STEP = 2600, WIDEST = 16000 };
 
-/* Whether a device has tasks of more than one partition. */
+/* True: a device has tasks of more than one partition. */
 static bool shares_devices(const gpp_trace *t, int partition_of[])
 {
     for (int d = 0; d < t->devices; d++)
@@ -72,7 +73,7 @@ static void put_title(const gpp__canvas *c, const gpp_trace *t)
             t->devices == 1 ? "" : "s");
 }
 
-/* Of each step the start of its first task, or, where it has none, its begin. */
+/* Find the start of each step's first task or, in a step without tasks, its begin. */
 static void find_starts(const gpp_trace *t, double start[])
 {
     for (int s = 0; s < t->steps; s++)
@@ -85,7 +86,7 @@ static void find_starts(const gpp_trace *t, double start[])
             start[s] = t->step[s].begin_ms;
 }
 
-/* A name is left out where the one before it is too near. */
+/* Draw the begins of steps. A step's name is left out where the name before it is too near. */
 static void put_steps(const gpp__canvas *c, const gpp_trace *t, const double start[])
 {
     enum { NAME = 70 };

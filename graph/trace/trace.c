@@ -1,6 +1,6 @@
 /*
- * graph/trace/trace.c: what every function on traces relies on: that all in them is in range and in
- * order, and which task waited for which.
+ * graph/trace/trace.c: what all functions on traces rely on: the check that everything in a trace
+ * is in range and in order, and which task waited for which.
  */
 #include "graph/trace/trace.h"
 
@@ -185,7 +185,7 @@ gpp_status gpp__trace_check(const gpp_trace *trace, int *task, gpp_error *err)
 
 /* --- what tasks wait for ---------------------------------------------------------------------- */
 
-/** A task by what it is. */
+/** A task with its key: step, kind, micro-batch and partition. */
 typedef struct entry {
     gpp_trace_task key;
     int task;
@@ -208,7 +208,8 @@ static int find(const entry *list, int count, gpp_trace_task key)
     return e ? e->task : -1;
 }
 
-/* Kinds that have no predecessor here follow in their device's order only. */
+/* The task that `t` waits for by its kind; -1: none. R and S follow only by their device's
+ * order. */
 static int before_task(const gpp_trace *trace, const entry *list, const gpp_trace_task *t)
 {
     gpp_trace_task key = {
