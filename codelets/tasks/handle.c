@@ -1,5 +1,5 @@
 /*
- * codelets/tasks/handle.c: see buffer.h.
+ * codelets/tasks/handle.c: see codelets/tasks/handle.h.
  *
  * StarPU keeps freed memory of a data interface for later handles that look alike, interface
  * contents included. Ours points to its own account, so `dontcache` is set and no two buffers ever

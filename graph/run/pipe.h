@@ -1,6 +1,6 @@
 /*
- * graph/run/pipe.h: the inside of gpp_pipe, shared by pipe.c (making), exec.c (plans made executable),
- * step.c (running) and params.c (parameters by name).
+ * graph/run/pipe.h: the inside of gpp_pipe, shared by pipe.c (making), task_graph.c (plans made
+ * executable), step.c (running) and params.c (parameters by name).
  */
 #ifndef GPP_GRAPH_PIPE_H
 #define GPP_GRAPH_PIPE_H
