@@ -4,7 +4,8 @@
 # Messages go to build/test-logs/; those of a failure are shown as well.
 #
 #   bash tests/run.sh            everything
-#   bash tests/run.sh --quick    without sanitizers, release build and installation
+#   bash tests/run.sh --quick    on cores alone: without kernels and emulated GPUs, sanitizers,
+#                                release build and installation; fewer draws of random tests
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -128,7 +129,7 @@ install_packages() {
 # --- building -------------------------------------------------------------------------------------
 
 build() {
-    cmake --preset "$1" "${@:2}" && cmake --build --preset "$1" --parallel "$cores"
+    cmake --preset "$1" && cmake --build --preset "$1" --parallel "$cores" "${@:2}"
 }
 
 build_without_warnings() {
@@ -246,8 +247,9 @@ slow='submit|plan_search|products|profiles|pipes_e|norms|layout|elementwise|chai
 
 # test_programs BUILD: its test programs, the slow ones first.
 test_programs() {
-    local all
-    all=$(find "$1/tests" -maxdepth 1 -name 'test_*' -type f -executable | sort)
+    local all on_gpus='^$'
+    $quick && on_gpus='_(emulated|watched|device)$'
+    all=$(find "$1/tests" -maxdepth 1 -name 'test_*' -type f -executable | grep -vE "$on_gpus" | sort)
     grep -E "$slow" <<<"$all"
     grep -vE "$slow" <<<"$all"
 }
@@ -465,9 +467,14 @@ symbols() {
 # --- everything -----------------------------------------------------------------------------------
 
 step "packages" install_packages || finish
-step "build dev" build_without_warnings dev || finish
+if $quick; then
+    export GRIDPIPE_RANDOM_MODELS=100 GRIDPIPE_RANDOM_CALLS=120
+    step "build dev" build_without_warnings dev --target quick_tests || finish
+else
+    step "build dev" build_without_warnings dev || finish
+    step "CUDA kernels" cuda_kernels
+fi
 step "headers alone" headers_alone
-step "CUDA kernels" cuda_kernels
 step "documented operator" documented_operator
 step "documented program" documented_program
 criterion_tests
