@@ -29,7 +29,7 @@ typedef struct device {
     bool awake;       /* in the ring */
 } device;
 
-typedef struct loom {
+typedef struct event_run {
     gpp__weaver *w;
     const gpp__step_shape *shape;
     gpp__table *table;
@@ -42,7 +42,7 @@ typedef struct loom {
     int32_t begun;
     double now;
     bool no_memory;
-} loom;
+} event_run;
 
 /* --- what may begin --------------------------------------------------------------------------- */
 
@@ -76,7 +76,7 @@ bool gpp__weaver_allows(const gpp__weaver *w, const gpp__entry *e)
 
 /* --- the run ---------------------------------------------------------------------------------- */
 
-static void wake(loom *l, int d)
+static void wake(event_run *l, int d)
 {
     if (l->device[d].awake || l->device[d].strand >= 0)
         return;
@@ -90,7 +90,7 @@ static bool same(const gpp__entry *a, const gpp__entry *b)
 }
 
 /* Ask a strand whose offer may have changed. */
-static void ask(loom *l, int number)
+static void ask(event_run *l, int number)
 {
     strand *s = &l->strand[number];
     gpp__entry entry;
@@ -115,13 +115,13 @@ static void ask(loom *l, int number)
     wake(l, s->device);
 }
 
-static void ask_partition(loom *l, int j)
+static void ask_partition(event_run *l, int j)
 {
     if (j >= 0 && j < l->shape->partitions)
         ask(l, l->w->strand_of ? l->w->strand_of[j] : j);
 }
 
-static void count(loom *l, const gpp__entry *e)
+static void count(event_run *l, const gpp__entry *e)
 {
     gpp__progress *p = &l->progress[e->j];
     p->forwards += e->kind == GPP__FORWARD;
@@ -136,13 +136,13 @@ static void count(loom *l, const gpp__entry *e)
 }
 
 /* True: more strands than those of the neighbours may wait for this task. */
-static bool opens(const loom *l, const gpp__entry *e)
+static bool opens(const event_run *l, const gpp__entry *e)
 {
     bool all = (e->kind == GPP__BACKWARD || e->kind == GPP__WEIGHT) && l->shape->wait_for_all;
     return (e->kind == GPP__NORM && e->j == 0) || (all && l->w->open == 0);
 }
 
-static void finish(loom *l, int number, const gpp__entry *e)
+static void finish(event_run *l, int number, const gpp__entry *e)
 {
     l->strand[number].runs = false;
     count(l, e);
@@ -156,7 +156,7 @@ static void finish(loom *l, int number, const gpp__entry *e)
             ask(l, k);
 }
 
-static void begin(loom *l, int d)
+static void begin(event_run *l, int d)
 {
     device *at = &l->device[d];
     while (at->strand < 0 && at->offers.count > 0) {
@@ -181,7 +181,7 @@ static void begin(loom *l, int d)
     }
 }
 
-static void begin_all(loom *l)
+static void begin_all(event_run *l)
 {
     while (l->ring_count > 0) {
         int d = l->ring[l->ring_first];
@@ -193,7 +193,7 @@ static void begin_all(loom *l)
 }
 
 /* Go on to the time at which the next tasks end. */
-static void advance(loom *l)
+static void advance(event_run *l)
 {
     uint64_t time = l->ends.item[0].key;
     l->now = gpp__heap_time_of(time);
@@ -206,7 +206,7 @@ static void advance(loom *l)
     }
 }
 
-static gpp_status run(loom *l, const size_t room[], gpp_error *err)
+static gpp_status run(event_run *l, const size_t room[], gpp_error *err)
 {
     for (int k = 0; k < l->w->strands; k++)
         ask(l, k);
@@ -228,7 +228,7 @@ static gpp_status run(loom *l, const size_t room[], gpp_error *err)
 
 /* --- room ------------------------------------------------------------------------------------- */
 
-static void loom_release(loom *l)
+static void event_run_release(event_run *l)
 {
     for (int d = 0; l->device && d < l->shape->devices; d++)
         gpp__heap_release(&l->device[d].offers);
@@ -239,7 +239,7 @@ static void loom_release(loom *l)
     free(l->progress);
 }
 
-static bool loom_init(loom *l)
+static bool event_run_init(event_run *l)
 {
     size_t devices = (size_t)l->shape->devices;
     l->progress = calloc((size_t)l->shape->partitions, sizeof *l->progress);
@@ -262,14 +262,14 @@ static bool loom_init(loom *l)
 
 static gpp_status weave(gpp__weaver *w, const size_t room[], gpp__table *table, gpp_error *err)
 {
-    loom l = {.w = w, .shape = w->shape, .table = table};
+    event_run l = {.w = w, .shape = w->shape, .table = table};
     gpp_status status = gpp__table_init(table, w->shape->devices, room, err);
-    if (status == GPP_OK && !loom_init(&l))
+    if (status == GPP_OK && !event_run_init(&l))
         status = gpp__fail(err, GPP_ENOMEM, "schedule of %d micro-batches on %d partitions",
                            w->shape->micro_batches, w->shape->partitions);
     if (status == GPP_OK)
         status = run(&l, room, err);
-    loom_release(&l);
+    event_run_release(&l);
     w->progress = NULL;
     if (status != GPP_OK)
         gpp__table_release(table);

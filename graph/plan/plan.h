@@ -140,8 +140,10 @@ typedef struct gpp__plan {
     int32_t **table;     /* [devices][count] task indices in order of execution */
     gpp__access *access; /* of all tasks */
     int32_t *need;       /* of all tasks: the runtime enforces these needs by data, because a buffer
-                            is handed on or both tasks are on one device. A need that follows from
-                            others and from the tables may be missing; a need may be there twice */
+                            is handed on or both tasks are on one device. (The window's needs follow
+                            from shared buffers if forwards go by ascending micro-batch.) A need
+                            that follows from others and from the tables may be missing; a need may
+                            be there twice */
     size_t buffers;
     gpp__buffer *buffer;
     int edges;
