@@ -221,7 +221,7 @@ static const gpp_op op_spin = {
 };
 
 /* The linear layer in front belongs to the first partition, which has two layers therefore. */
-gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,
+gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *schedule,
                           double forward_ms, double backward_ms)
 {
     const gpp_attr times[] = {GPP_REAL("forward_us", 1e3 * forward_ms),
@@ -242,7 +242,7 @@ gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *p
     o.balance = balance;
     o.chunks = m;
     o.checkpoint = checkpoint;
-    o.pipeline = pipeline;
+    o.schedule = schedule;
     o.loss = "mse";
     o.batch = m;
     bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);

@@ -37,9 +37,9 @@ void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak);
  * so that gradients flow through every partition. A recompute takes as long as a forward; where a
  * backward is split, each of its two tasks takes half of its time. A layer that takes no time
  * stands in front, so that the first partition has to give a gradient, too.
- * @param pipeline  as in gpp_pipe_options
+ * @param schedule  as in gpp_pipe_options
  */
-gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *pipeline,
+gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *schedule,
                           double forward_ms, double backward_ms);
 
 #endif

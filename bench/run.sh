@@ -18,7 +18,7 @@ usage: bash bench/run.sh NAME [--json] [--quick] [more options]
   solve       cutting 1,000 layers into 64 partitions by each solver
   forecast    predicted training steps beside measured ones: time and memory
   plan        the pipe the planner chooses, measured beside all others
-  schedules   the orders of tasks side by side: time, bound and memory
+  schedules   the schedules (orders of tasks) side by side: time, bound and memory
 
   --json      one JSON object a line instead of tables
   --quick     a short run

@@ -59,7 +59,7 @@ static gpp_pipe *mlp_pipe(const char *schedule, int n, int m, gpp_checkpoint che
     gpp_pipe *pipe;
     o.chunks = m;
     o.checkpoint = checkpoint;
-    o.pipeline = schedule;
+    o.schedule = schedule;
     bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
     gpp_model_free(model);
     return pipe;
@@ -118,8 +118,8 @@ static void measure(const settings *s, const bench_report *report, int model, in
 {
     contestant c[MOST_SCHEDULES] = {{0}};
     int count = 0;
-    for (; count < MOST_SCHEDULES && gpp_pipeline_name((size_t)count); count++) {
-        c[count].schedule = gpp_pipeline_name((size_t)count);
+    for (; count < MOST_SCHEDULES && gpp_schedule_name((size_t)count); count++) {
+        c[count].schedule = gpp_schedule_name((size_t)count);
         enter(s, model, m, mode, &c[count]);
     }
     for (int round = 0; round < ROUNDS; round++)

@@ -327,7 +327,7 @@ static gpp_pipe *build(const options *o)
     how.balance = o->has_balance ? o->balance : o->partitions == 2 ? behind_second_conv : NULL;
     how.chunks = o->chunks;
     how.checkpoint = o->checkpoint;
-    how.pipeline = o->pipeline;
+    how.schedule = o->schedule;
     how.seed = o->seed;
     how.loss = "cross_entropy reduction=mean";
     how.optimizer = optimizer;

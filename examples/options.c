@@ -17,7 +17,7 @@ static const char help[] =
     "  --chunks M         micro-batches that a mini-batch is cut into (4)\n"
     "  --checkpoint MODE  always, except_last or never: which micro-batches are recomputed\n"
     "                     instead of kept (except_last)\n"
-    "  --pipeline NAME    order of tasks: gpipe, 1f1b, interleaved, zb-h1 or auto (gpipe)\n"
+    "  --schedule NAME    order of tasks: gpipe, 1f1b, interleaved, zb-h1 or auto (gpipe)\n"
     "  --balance A,B,...  layers of each partition, 11 in all (4,7 for two, else automatic)\n"
     "  --batch B          images of a mini-batch (256)\n"
     "  --epochs E         times to go through all images (3)\n"
@@ -38,7 +38,7 @@ enum choice {
     SEED,
     DATA,
     LIMIT,
-    PIPELINE,
+    SCHEDULE,
     HELP
 };
 
@@ -53,7 +53,7 @@ static const struct option known[] = {
     {"seed", required_argument, NULL, SEED},
     {"data", required_argument, NULL, DATA},
     {"limit", required_argument, NULL, LIMIT},
-    {"pipeline", required_argument, NULL, PIPELINE},
+    {"schedule", required_argument, NULL, SCHEDULE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -133,8 +133,8 @@ static void read_one(options *o, int which, const char *text, int *balanced)
     case CHECKPOINT:
         o->checkpoint = mode(text);
         return;
-    case PIPELINE:
-        o->pipeline = text;
+    case SCHEDULE:
+        o->schedule = text;
         return;
     case BALANCE:
         *balanced = layer_counts(text, o->balance);

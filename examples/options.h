@@ -14,7 +14,7 @@ typedef struct options {
     int balance[MOST_PARTITIONS];
     bool has_balance;
     gpp_checkpoint checkpoint;
-    const char *pipeline; /* NULL: the library's choice */
+    const char *schedule; /* NULL: the library's choice */
     double lr;
     uint64_t seed;
     const char *data;

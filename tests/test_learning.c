@@ -227,7 +227,7 @@ Test(learning, schedules_count_updates)
 {
     gpp_pipe_options o = plain;
     o.optimizer = "sgd lr=0.1";
-    o.schedule = "step size=2 gamma=0.1";
+    o.lr_schedule = "step size=2 gamma=0.1";
     gpp_pipe *p = pipe_new(2, o);
     static const double rates[] = {0.1, 0.1, 0.01, 0.01, 0.001};
     for (uint64_t s = 0; s < 5; s++) {
@@ -238,7 +238,7 @@ Test(learning, schedules_count_updates)
     gpp_pipe_free(p);
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *m = test_model_new(&convs);
-    o.schedule = "staircase";
+    o.lr_schedule = "staircase";
     cr_expect_neq(gpp_pipe_new(&p, m, &o, &err), GPP_OK);
     cr_expect(strstr(err.msg, "staircase"), "%s", err.msg);
     gpp_model_free(m);

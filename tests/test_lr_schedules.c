@@ -14,7 +14,7 @@ static double rate_of(const char *schedule, int64_t t, double lr)
 {
     double rate = -1;
     gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_schedule_rate(schedule, t, lr, &rate, &err), GPP_OK, "%s: %s", schedule,
+    cr_assert_eq(gpp_lr_schedule_rate(schedule, t, lr, &rate, &err), GPP_OK, "%s: %s", schedule,
                  err.msg);
     return rate;
 }
@@ -190,8 +190,8 @@ Test(lr_schedules, what_cannot_be_read_is_refused_with_a_reason)
         gpp_status status;
         char says[40];
     } bad[] = {
-        {"", GPP_ESYNTAX, "name of a schedule"},
-        {"   ", GPP_ESYNTAX, "name of a schedule"},
+        {"", GPP_ESYNTAX, "name of a learning-rate schedule"},
+        {"   ", GPP_ESYNTAX, "name of a learning-rate schedule"},
         {"exponential gamma=0.9", GPP_ENOENT, "multistep, cosine"},
         {"Step size=3", GPP_ENOENT, "\"Step\""},
         {"step", GPP_EINVAL, "size is missing"},
@@ -229,9 +229,9 @@ Test(lr_schedules, what_cannot_be_read_is_refused_with_a_reason)
     for (size_t k = 0; k < COUNT(bad); k++) {
         gpp_error err = GPP_ERROR_INIT;
         double rate = 5;
-        cr_expect_eq(gpp_schedule_rate(bad[k].spec, 0, 1, &rate, &err), bad[k].status, "%s: %s",
+        cr_expect_eq(gpp_lr_schedule_rate(bad[k].spec, 0, 1, &rate, &err), bad[k].status, "%s: %s",
                      bad[k].spec, err.msg);
-        cr_expect(strstr(err.msg, bad[k].says) && strstr(err.msg, "schedule \""), "%s: %s",
+        cr_expect(strstr(err.msg, bad[k].says) && strstr(err.msg, "lr_schedule \""), "%s: %s",
                   bad[k].spec, err.msg);
         cr_expect_eq(rate, 5, "%s", bad[k].spec);
     }
@@ -242,14 +242,14 @@ Test(lr_schedules, wrong_calls_are_refused)
     static char longest[2000];
     gpp_error err = GPP_ERROR_INIT;
     double rate = 5;
-    cr_expect_eq(gpp_schedule_rate(NULL, 0, 1, &rate, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_schedule_rate("constant", 0, 1, NULL, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_schedule_rate("constant", -1, 1, &rate, &err), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate(NULL, 0, 1, &rate, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate("constant", 0, 1, NULL, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate("constant", -1, 1, &rate, &err), GPP_EINVAL);
     cr_expect(strstr(err.msg, "-1"), "%s", err.msg);
-    cr_expect_eq(gpp_schedule_rate("constant", 0, -1, &rate, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_schedule_rate("constant", 0, NAN, &rate, NULL), GPP_EINVAL);
-    cr_expect_eq(gpp_schedule_rate("constant", 0, INFINITY, &rate, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate("constant", 0, -1, &rate, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate("constant", 0, NAN, &rate, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_lr_schedule_rate("constant", 0, INFINITY, &rate, NULL), GPP_EINVAL);
     memset(longest, 'x', sizeof longest - 1);
-    cr_expect_eq(gpp_schedule_rate(longest, 0, 1, &rate, NULL), GPP_ESYNTAX);
+    cr_expect_eq(gpp_lr_schedule_rate(longest, 0, 1, &rate, NULL), GPP_ESYNTAX);
     cr_expect_eq(rate, 5);
 }

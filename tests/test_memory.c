@@ -283,7 +283,7 @@ typedef struct batch_case {
     char why[32];
     double clip_norm;
     bool skip_nonfinite, deferred;
-    const char *pipeline;
+    const char *schedule;
     gpp_checkpoint mode;
 } batch_case;
 
@@ -303,7 +303,7 @@ static gpp_pipe *made_for(const batch_case *c, int64_t batch)
     o.clip_norm = c->clip_norm;
     o.skip_nonfinite = c->skip_nonfinite;
     o.deferred_batch_norm = c->deferred;
-    o.pipeline = c->pipeline;
+    o.schedule = c->schedule;
     o.checkpoint = c->mode;
     o.activation_limit = c->mode == GPP_CHECKPOINT_BUDGET ? 40000 : 0;
     return test_pipe_new(&many, &o);
@@ -336,7 +336,7 @@ Test(memory, what_is_made_for_a_batch_at_once_is_what_its_steps_would_have_made)
         {.why = "norms, to clip", .clip_norm = 0.1},
         {.why = "norms, to skip", .skip_nonfinite = true, .mode = GPP_CHECKPOINT_NEVER},
         {.why = "norms and records", .clip_norm = 0.1, .deferred = true},
-        {.why = "norms and held", .clip_norm = 0.1, .pipeline = "zb-h1"},
+        {.why = "norms and held", .clip_norm = 0.1, .schedule = "zb-h1"},
         {.why = "norms, kept and tapes", .clip_norm = 0.1, .mode = GPP_CHECKPOINT_BUDGET},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

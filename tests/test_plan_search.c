@@ -579,7 +579,7 @@ Test(plan_search, every_candidate_is_a_pipe_that_needs_as_many_bytes)
     static const struct {
         const sample *sample;
         int limit; /* percent of the least; 0: none */
-        const char *pipeline;
+        const char *schedule;
     } cases[] = {
         {&plain, 0, NULL},   {&images, 0, NULL},     {&images, 200, NULL}, {&skips, 0, NULL},
         {&skips, 130, NULL}, {&images, 150, "1f1b"}, {&plain, 0, "zb-h1"},
@@ -589,7 +589,7 @@ Test(plan_search, every_candidate_is_a_pipe_that_needs_as_many_bytes)
         rig r;
         rig_init(&r, cases[k].sample, 20, 6, uneven_price);
         use_devices(&r, 2);
-        r.pipe.pipeline = cases[k].pipeline;
+        r.pipe.schedule = cases[k].schedule;
         if (cases[k].limit)
             r.pipe.memory_limit = least_limit(&r) * (size_t)cases[k].limit / 100;
         gpp_plan_table *t = search(&r);
@@ -609,7 +609,7 @@ Test(plan_search, what_an_order_of_tasks_cannot_run_is_no_candidate)
     rig r;
     rig_init(&r, &images, 16, 4, even_price);
     use_devices(&r, 2);
-    r.pipe.pipeline = "zb-h1"; /* knows no budget */
+    r.pipe.schedule = "zb-h1"; /* knows no budget */
     r.pipe.memory_limit = least_limit(&r) * 3 / 2;
     gpp_plan_table *t = search(&r);
     for (int k = 0; k < t->candidates; k++)
@@ -622,7 +622,7 @@ Test(plan_search, what_an_order_of_tasks_cannot_run_is_no_candidate)
     cr_expect_eq(gpp_plan_search(&t, r.model, &r.pipe, &r.plan, &err), GPP_EINVAL);
     cr_expect(strstr(err.msg, "zb-h1"), "%s", err.msg);
     gpp_error other = GPP_ERROR_INIT;
-    r.pipe.pipeline = "nonsense";
+    r.pipe.schedule = "nonsense";
     cr_expect_neq(gpp_plan_search(&t, r.model, &r.pipe, &r.plan, &other), GPP_OK);
     cr_expect(strstr(other.msg, "nonsense"), "%s", other.msg);
     rig_free(&r);

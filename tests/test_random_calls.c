@@ -741,7 +741,7 @@ static gpp_pipe_options common(const sequence *s)
     o.seed = s->seed;
     o.loss = losses[c[LOSS]];
     o.optimizer = optimizers[c[OPTIMIZER]];
-    o.schedule = lr_schedules[c[LR_SCHEDULE]];
+    o.lr_schedule = lr_schedules[c[LR_SCHEDULE]];
     o.nan_is_error = c[NAN_ERROR];
     o.batch = c[BATCH] ? MOST : 0;
     o.ascending_backward = c[ORDER] != GPIPE;
@@ -766,7 +766,7 @@ static void make_pipes(sequence *s)
     o.device_count = c[PLACES] ? COUNT(same_place) : 0;
     if (c[ORDER] > ASCENDING) {
         o.ascending_backward = draw(s, 2);
-        o.pipeline = orders[c[ORDER]];
+        o.schedule = orders[c[ORDER]];
     }
     if (o.checkpoint == GPP_CHECKPOINT_BUDGET)
         test_tighten(model, &o, MOST, 512 + (size_t)draw(s, 4000));

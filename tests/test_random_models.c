@@ -337,12 +337,12 @@ static void check_order(const gpp_model *model, const char *text, growing *g, in
     test_trace one = run(model, o, rows, seed, text);
     random_cut(g, gpp_model_layers(model), balance, &o);
     o.ascending_backward = false;
-    o.pipeline = gpp_pipeline_name(1 + (size_t)draw(g, 4));
+    o.schedule = gpp_schedule_name(1 + (size_t)draw(g, 4));
     test_trace cut = run(model, o, rows, seed, text);
     cr_expect_eq(test_trace_differs(&one, &cut), -1,
                  "seed %llu: %s, %d partitions (the first of %d layers), %d chunks of %d rows, %s: "
                  "float %ld differs\n%s",
-                 (unsigned long long)seed, o.pipeline, o.partitions, balance[0], chunks, (int)rows,
+                 (unsigned long long)seed, o.schedule, o.partitions, balance[0], chunks, (int)rows,
                  gpp_checkpoint_name(o.checkpoint), test_trace_differs(&one, &cut), text);
     test_trace_free(&one);
     test_trace_free(&cut);

@@ -98,7 +98,7 @@ static gpp_pipe *resume_pipe(const struct resume_case *c, int which, double lr,
     snprintf(spec, sizeof spec, "%s lr=%.17g %s", c->optimizer, lr, c->attrs);
     gpp_pipe_options o = test_cut(c->partitions[which], c->mode[which]);
     o.optimizer = spec;
-    o.schedule = schedule;
+    o.lr_schedule = schedule;
     o.clip_norm = c->clip_norm;
     o.seed = seed;
     return test_pipe_new(&test_stateful, &o);
@@ -372,7 +372,7 @@ Test(resume, a_state_that_does_not_fit_is_refused_and_changes_nothing)
         {NULL, "gridpipe.lr", "nan", GPP_ESYNTAX, "is \"nan\""},
         {NULL, "gridpipe.lr", "0.1 ", GPP_ESYNTAX, "is \"0.1 \""},
         {NULL, "gridpipe.lr", "-0x1p-3", GPP_EINVAL, "learning rate of -0.125"},
-        {NULL, "gridpipe.schedule", "spiral", GPP_ENOENT, "spiral"},
+        {NULL, "gridpipe.lr_schedule", "spiral", GPP_ENOENT, "spiral"},
         {NULL, "gridpipe.updates.l1.bias", NULL, GPP_ENOENT, "\"gridpipe.updates.l1.bias\""},
         {NULL, "gridpipe.updates.l1.bias", "three", GPP_ESYNTAX, "is \"three\""},
         {NULL, "gridpipe.lr.l1.bias", "inf", GPP_ESYNTAX, "is \"inf\""},

@@ -231,7 +231,7 @@ static const layout tied = {"flatten; linear out=192 @a; tanh; dropout p=0.2; li
 enum { CLIPPED = 1, SKIPS = 2, DEFERRED = 4, AS_EVALUATION = 8, SCHEDULED = 16 };
 
 typedef struct submit_case {
-    const char *why, *pipeline, *optimizer;
+    const char *why, *schedule, *optimizer;
     int partitions, chunks;
     gpp_checkpoint mode;
     unsigned flags;
@@ -256,14 +256,14 @@ static gpp_pipe_options options_of(const submit_case *c)
     static const char *const same[] = {"cpu:0", "cpu:0", "cpu:0", "cpu:0"};
     gpp_pipe_options o = test_cut(c->partitions, c->mode);
     o.chunks = c->chunks;
-    o.pipeline = c->partitions > 1 ? c->pipeline : "gpipe";
-    o.ascending_backward = c->partitions == 1 && c->pipeline && strcmp(c->pipeline, "gpipe");
+    o.schedule = c->partitions > 1 ? c->schedule : "gpipe";
+    o.ascending_backward = c->partitions == 1 && c->schedule && strcmp(c->schedule, "gpipe");
     o.loss = "cross_entropy reduction=mean";
     o.optimizer = c->optimizer;
     o.clip_norm = c->flags & CLIPPED ? 0.1 : 0;
     o.skip_nonfinite = c->flags & SKIPS;
     o.deferred_batch_norm = c->flags & DEFERRED;
-    o.schedule = c->flags & SCHEDULED ? "cosine steps=12 min=0.001 warmup=2" : NULL;
+    o.lr_schedule = c->flags & SCHEDULED ? "cosine steps=12 min=0.001 warmup=2" : NULL;
     if (c->partitions > 1 && c->layout && c->layout->balance[0])
         o.balance = c->layout->balance;
     if (c->layout == &tied) { /* parameters in several partitions: those of one device */
@@ -607,7 +607,7 @@ static const gpp_operator picky_op = {
 enum { ROWS = 8 };
 
 static gpp_pipe *meeting_pipe(const char *text, const int balance[], int chunks,
-                              const char *pipeline)
+                              const char *schedule)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *model;
@@ -615,7 +615,7 @@ static gpp_pipe *meeting_pipe(const char *text, const int balance[], int chunks,
     gpp_pipe_options o = test_cut(2, NEVER);
     o.balance = balance;
     o.chunks = chunks;
-    o.pipeline = pipeline;
+    o.schedule = schedule;
     o.loss = "mse";
     o.optimizer = "sgd lr=0.1";
     OK(gpp_model_new(&model, &err), text);
@@ -697,19 +697,19 @@ static gpp_status meeting_update(const void *attr, int64_t t, const double scala
 Test(submit, a_partition_whose_update_is_done_begins_the_next_step)
 {
     enum { STEPS = 6 };
-    static const char *const pipelines[] = {"gpipe", "1f1b", "zb-h1", "auto"};
-    for (size_t k = 0; k < COUNT(pipelines); k++) {
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1", "auto"};
+    for (size_t k = 0; k < COUNT(schedules); k++) {
         gpp_pipe *pipe =
-            meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, pipelines[k]);
+            meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, schedules[k]);
         plain = pipe->recipe->optimizer;
         gpp_optimizer waiting = *plain;
         waiting.update = meeting_update;
         pipe->own_recipe->optimizer = &waiting;
         test_batch b = test_batch_new(pipe, ROWS, 1);
-        run_ahead(pipe, &b, submit_train, 2, 2, pipelines[k]);
+        run_ahead(pipe, &b, submit_train, 2, 2, schedules[k]);
         meet(STEPS, 3);
-        run_ahead(pipe, &b, submit_train, STEPS, 2, pipelines[k]);
-        cr_expect_eq(meeting.late, STEPS, "%s", pipelines[k]);
+        run_ahead(pipe, &b, submit_train, STEPS, 2, schedules[k]);
+        cr_expect_eq(meeting.late, STEPS, "%s", schedules[k]);
         meeting.on = false;
         pipe->own_recipe->optimizer = plain;
         test_batch_free(&b);
@@ -770,7 +770,7 @@ static const char *const sound_text =
     "linear out=7 @l0; batchnorm @bn0; dropout p=0.3; identity @p0; linear out=6 @l1; batchnorm "
     "momentum=none @bn1; identity @p1; linear out=5 @l2; identity @p2; linear out=3 @l3";
 
-static gpp_pipe *failing_pipe(const failure_case *c, int partitions, const char *pipeline)
+static gpp_pipe *failing_pipe(const failure_case *c, int partitions, const char *schedule)
 {
     static const int balance[][3] = {{10}, {4, 6}, {4, 3, 3}};
     gpp_error err = GPP_ERROR_INIT;
@@ -779,10 +779,10 @@ static gpp_pipe *failing_pipe(const failure_case *c, int partitions, const char 
     gpp_pipe_options o = test_cut(partitions, LAST);
     o.balance = balance[partitions - 1];
     o.chunks = 3;
-    o.pipeline = pipeline;
+    o.schedule = schedule;
     o.loss = "mse";
     o.optimizer = c->optimizer;
-    o.schedule = "step size=2 gamma=0.5 warmup=3";
+    o.lr_schedule = "step size=2 gamma=0.5 warmup=3";
     o.clip_norm = c->clip_norm;
     o.nan_is_error = c->fault == LOSS;
     OK(gpp_model_new(&model, &err), c->why);
@@ -917,14 +917,14 @@ static void try_failure(trial *t)
     expect_same_state(t, "two steps later");
 }
 
-static void try_failures(const failure_case *c, int partitions, const char *pipeline,
+static void try_failures(const failure_case *c, int partitions, const char *schedule,
                          const char *folder)
 {
     char why[200];
     gpp_optimizer failing;
     trial t = {.c = c, .folder = folder, .why = why};
-    t.hit = failing_pipe(c, partitions, pipeline);
-    t.spared = failing_pipe(c, partitions, pipeline);
+    t.hit = failing_pipe(c, partitions, schedule);
+    t.spared = failing_pipe(c, partitions, schedule);
     plain = t.hit->recipe->optimizer;
     if (c->fault == OPTIMIZER) {
         failing = *plain;
@@ -939,7 +939,7 @@ static void try_failures(const failure_case *c, int partitions, const char *pipe
     for (size_t k = 0; k < COUNT(places); k++) {
         t.at = &places[k];
         snprintf(why, sizeof why, "%s, %d partitions, %s, %d before%s, %d after", c->why,
-                 partitions, pipeline, t.at->before, t.at->evaluation ? " an evaluation" : "",
+                 partitions, schedule, t.at->before, t.at->evaluation ? " an evaluation" : "",
                  t.at->after);
         if (!t.at->evaluation || can_evaluate(c))
             try_failure(&t);
@@ -951,14 +951,14 @@ static void try_failures(const failure_case *c, int partitions, const char *pipe
 
 static void expect_undone(const failure_case cases[], size_t count)
 {
-    static const char *const pipelines[] = {"gpipe", "1f1b", "zb-h1"};
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
     char folder[256];
     test_folder_new(folder);
     failure_case first = cases[0];
     gpp_pipe *keeper = failing_pipe(&first, 1, "gpipe");
     for (size_t k = 0; k < count; k++)
         for (int n = 1; n <= 3; n++)
-            try_failures(&cases[k], n, pipelines[(k + (size_t)n) % 3], folder);
+            try_failures(&cases[k], n, schedules[(k + (size_t)n) % 3], folder);
     gpp_pipe_free(keeper);
     test_folder_remove(folder);
 }
@@ -1403,13 +1403,13 @@ Test(submit, a_steady_state_with_steps_in_flight_allocates_nothing)
 {
     if (!CAN_COUNT)
         cr_skip_test("a sanitizer owns malloc");
-    static const char *const pipelines[] = {"gpipe", "1f1b", "zb-h1"};
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
     for (int ahead = 2; ahead <= GPP_MAX_SUBMITTED; ahead++) {
         gpp_error err = GPP_ERROR_INIT;
         gpp_pipe_options o = test_cut(2, NEVER);
-        o.pipeline = pipelines[ahead - 2];
+        o.schedule = schedules[ahead - 2];
         o.chunks = 4;
-        o.schedule = "step size=3 gamma=0.9";
+        o.lr_schedule = "step size=3 gamma=0.9";
         gpp_pipe *p = test_pipe_new(&test_models[0], &o);
         test_batch b[GPP_MAX_SUBMITTED];
         size_t peak[2] = {0, 0};
@@ -1634,23 +1634,23 @@ Test(submit, a_trace_shows_the_gap_between_evaluations_and_that_it_is_gone)
 
 Test(submit, a_trace_shows_updates_beside_the_next_steps_forwards)
 {
-    static const char *const pipelines[] = {"gpipe", "1f1b", "zb-h1"};
-    for (size_t k = 0; k < COUNT(pipelines); k++) {
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
+    for (size_t k = 0; k < COUNT(schedules); k++) {
         gpp_error err = GPP_ERROR_INIT;
         gpp_pipe *p =
-            meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, pipelines[k]);
+            meeting_pipe("early; linear out=5; linear out=3", (int[]){2, 1}, 4, schedules[k]);
         plain = p->recipe->optimizer;
         gpp_optimizer waiting = *plain;
         waiting.update = meeting_update;
         p->own_recipe->optimizer = &waiting;
         test_batch b = test_batch_new(p, ROWS, 1);
-        run_ahead(p, &b, submit_train, 2, 2, pipelines[k]);
+        run_ahead(p, &b, submit_train, 2, 2, schedules[k]);
         OK(gpp_pipe_record(p, RECORDED, &err), "submits");
         meet(RECORDED, 3);
-        run_ahead(p, &b, submit_train, RECORDED, 2, pipelines[k]);
+        run_ahead(p, &b, submit_train, RECORDED, 2, schedules[k]);
         meeting.on = false;
         gpp_trace *t = trace_of(p);
-        expect_sound(p, t, true, pipelines[k]);
+        expect_sound(p, t, true, schedules[k]);
         gpp_trace_free(t);
         p->own_recipe->optimizer = plain;
         test_batch_free(&b);
@@ -1661,13 +1661,13 @@ Test(submit, a_trace_shows_updates_beside_the_next_steps_forwards)
 /* Whatever overlaps, with statistics, dropout, recomputations and updates that wait for norms. */
 Test(submit, traces_of_submitted_steps_of_every_kind_are_sound)
 {
-    static const char *const pipelines[] = {"gpipe", "1f1b", "interleaved"};
+    static const char *const schedules[] = {"gpipe", "1f1b", "interleaved"};
     static const submitter submit[] = {submit_train, submit_evaluation, submit_nothing};
     for (int n = 1; n <= 4; n++)
         for (int how = 0; how < 3; how++) {
             gpp_error err = GPP_ERROR_INIT;
             gpp_pipe_options o = test_cut(n, LAST);
-            o.pipeline = pipelines[n == 4 ? 2 : n % 2];
+            o.schedule = schedules[n == 4 ? 2 : n % 2];
             o.chunks = n == 4 ? 4 : 3;
             o.clip_norm = n > 2;
             gpp_pipe *p = test_pipe_new(&test_stateful, &o);
@@ -1677,10 +1677,10 @@ Test(submit, traces_of_submitted_steps_of_every_kind_are_sound)
             run_ahead(p, &b, submit[how], RECORDED + 2, 3, "runs");
             gpp_trace *t = trace_of(p);
             cr_expect_eq(t->steps, RECORDED);
-            expect_order(p, t, t->tasks / RECORDED, o.pipeline);
-            expect_bytes(p, t, o.pipeline);
-            expect_sums(t, o.pipeline);
-            expect_files(t, o.pipeline);
+            expect_order(p, t, t->tasks / RECORDED, o.schedule);
+            expect_bytes(p, t, o.schedule);
+            expect_sums(t, o.schedule);
+            expect_files(t, o.schedule);
             gpp_trace_free(t);
             test_batch_free(&b);
             gpp_pipe_free(p);

@@ -306,7 +306,8 @@ static const run_case runs[] = {
      "--loss cross_entropy --optimizer 'adamw lr=0.01' --steps 4 --eval-after"},
     {"clipping, a schedule, a seed",
      "--loss 'cross_entropy reduction=sum label_smoothing=0.1' --optimizer 'sgd lr=0.1 "
-     "momentum=0.9' --steps 3 --clip-norm 0.5 --skip-nonfinite --schedule 'step size=1 gamma=0.5' "
+     "momentum=0.9' --steps 3 --clip-norm 0.5 --skip-nonfinite --lr-schedule 'step size=1 "
+     "gamma=0.5' "
      "--seed 18446744073709551615"},
     {"losses of their own", "--loss 'cross_entropy reduction=none'"},
     {"a pipe", "--loss cross_entropy --pipe 'balance=2,2,3 chunks=7 checkpoint=always "
@@ -409,7 +410,7 @@ Test(tools, run_converts_arrays_as_it_is_told)
 
 #define TRAIN                                                                                      \
     "train --model '%s' --input data --batch 13 --seed 4 --optimizer 'adam lr=0.01' "              \
-    "--schedule 'cosine steps=60 warmup=5' --chunks 3 "
+    "--lr-schedule 'cosine steps=60 warmup=5' --chunks 3 "
 
 Test(tools, a_training_that_is_resumed_ends_with_the_bits_of_one_that_never_stopped)
 {
@@ -431,7 +432,7 @@ Test(tools, a_signal_ends_a_training_with_its_state_saved)
     snprintf(
         line, sizeof line,
         "cd '%s' && timeout -s TERM 1.5 '%s' train --model '%s' --input data --batch 13 --seed 4 "
-        "--optimizer 'adam lr=0.01' --schedule 'cosine steps=60 warmup=5' --chunks 3 --epochs "
+        "--optimizer 'adam lr=0.01' --lr-schedule 'cosine steps=60 warmup=5' --chunks 3 --epochs "
         "1000000 --save state >out 2>err",
         folder, command(), model);
     int status = system(line);
@@ -492,7 +493,7 @@ static const misuse resumes[] = {
     {"--loss 'cross_entropy reduction=sum'", 1, "now it is \"cross_entropy reduction=sum\""},
     {"--optimizer 'sgd lr=0.1'", 1, "was saved with --optimizer \"adam lr=0.01\""},
     {"--optimizer 'adam lr=0.02'", 1, "now it is \"adam lr=0.02\""},
-    {"--schedule 'step size=2 gamma=0.5'", 1, "was saved with --schedule \"cosine steps=60"},
+    {"--lr-schedule 'step size=2 gamma=0.5'", 1, "was saved with --lr-schedule \"cosine steps=60"},
     {NULL, 0, NULL},
 };
 
@@ -1170,7 +1171,7 @@ static const misuse misuses[] = {
     {"train --model relu --input data --resume a --params b", 2, "exclude each other"},
     {"train --model 'linear out=3' --input data --optimizer colour", 2, "colour"},
     {"train --model 'linear out=3' --input data --loss colour", 2, "colour"},
-    {"train --model 'linear out=3' --input data --schedule colour", 2, "colour"},
+    {"train --model 'linear out=3' --input data --lr-schedule colour", 2, "colour"},
     {"train --model 'linear out=3' --input data --balance 2", 2, "balance"},
     {"info everything", 2, "everything"},
     {"model --model relu", 2, "--input"},

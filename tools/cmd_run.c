@@ -19,7 +19,7 @@ static const char description[] =
 
 typedef struct settings {
     const char *model, *model_file, *params, *target, *output, *save;
-    const char *loss, *optimizer, *schedule;
+    const char *loss, *optimizer, *lr_schedule;
     tool_words input;
     tool_convert convert;
     bool evaluate, eval_after, skip_nonfinite, json, allow_missing, allow_extra;
@@ -98,7 +98,7 @@ static void override(runner *r)
     override_text(&job->model, r->text);
     override_text(&job->loss, how->loss);
     override_text(&job->optimizer, how->optimizer);
-    override_text(&job->schedule, how->schedule);
+    override_text(&job->lr_schedule, how->lr_schedule);
     job->params = how->params;
     job->save = how->save;
     job->trace = &r->how.trace;
@@ -180,7 +180,7 @@ static gpp_status add_words(runner *r)
         {"training", job->evaluate ? "0" : "1"},
         {"loss", job->loss},
         {"optimizer", job->optimizer},
-        {"schedule", job->schedule},
+        {"schedule", job->lr_schedule}, /* the word of the format, see tool_job_words */
         {"steps", steps_count ? steps : NULL},
         {"clip_norm", job->clip_norm > 0 ? clip : NULL},
         {"skip_nonfinite", job->skip_nonfinite ? "1" : NULL},
@@ -299,7 +299,7 @@ static int parse(settings *how, int argc, char *argv[])
         {"loss", TOOL_WORD, &how->loss, "SPEC", "such as \"cross_entropy reduction=mean\"", 0, 0},
         {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "such as \"sgd lr=0.1 momentum=0.9\"", 0,
          0},
-        {"schedule", TOOL_WORD, &how->schedule, "SPEC",
+        {"lr-schedule", TOOL_WORD, &how->lr_schedule, "SPEC",
          "of the learning rate, such as \"cosine steps=100\"", 0, 0},
         {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "largest norm of all gradients; 0: any", 0,
          1e30},

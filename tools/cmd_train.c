@@ -148,7 +148,7 @@ static gpp_status make_pipe(training *t)
     o.seed = t->seed;
     o.loss = t->how.loss;
     o.optimizer = t->how.optimizer;
-    o.schedule = t->how.schedule;
+    o.lr_schedule = t->how.lr_schedule;
     o.clip_norm = t->how.clip_norm;
     o.skip_nonfinite = t->how.skip_nonfinite;
     o.batch = t->how.batch;
@@ -437,7 +437,7 @@ static int parse(settings *how, int argc, char *argv[])
         {NULL, TOOL_TITLE, NULL, NULL, "Training:", 0, 0},
         {"loss", TOOL_WORD, &how->loss, "SPEC", "(\"cross_entropy reduction=mean\")", 0, 0},
         {"optimizer", TOOL_WORD, &how->optimizer, "SPEC", "(\"adam\")", 0, 0},
-        {"schedule", TOOL_WORD, &how->schedule, "SPEC",
+        {"lr-schedule", TOOL_WORD, &how->lr_schedule, "SPEC",
          "of the learning rate, such as \"cosine steps=100\"", 0, 0},
         {"clip-norm", TOOL_REAL, &how->clip_norm, "N", "largest norm of all gradients; 0: any (0)",
          0, 1e30},
@@ -463,7 +463,7 @@ static int parse(settings *how, int argc, char *argv[])
         {"resume", TOOL_WORD, &how->resume, "FILE",
          "resume from a state; partitions, balance,\n"
          "checkpoint and devices may change, all else must be\n"
-         "as it was (also seed and schedule, if given)",
+         "as it was (also seed and lr-schedule, if given)",
          0, 0},
         {"save-params", TOOL_WORD, &how->save_params, "FILE",
          "save parameters and buffers at the end, as in a\nstate_dict", 0, 0},
@@ -509,7 +509,7 @@ static int run(int argc, char *argv[])
     tool_trace_release(&t->how.trace);
     free(t->text);
     free(t->plain);
-    free(t->schedule);
+    free(t->lr_schedule);
     free(t);
     return status;
 }

@@ -68,7 +68,7 @@ static gpp_status make_pipe(tool_job *job, source *from, gpp_pipe **pipe, gpp_er
     tool_pipe_apply(&job->pipe, &o);
     o.optimizer = from->max_norm > 0 ? "sgd lr=1" : job->optimizer;
     o.clip_norm = from->max_norm;
-    o.schedule = job->schedule && *job->schedule ? job->schedule : NULL;
+    o.lr_schedule = job->lr_schedule && *job->lr_schedule ? job->lr_schedule : NULL;
     gpp_status status = gpp_model_new(&model, err);
     if (status == GPP_OK)
         status = gpp_model_register(model, &given, err);

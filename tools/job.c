@@ -114,7 +114,8 @@ gpp_status tool_job_words(tool_job *job, const gpp_file *file, gpp_error *err)
     const char *loss = gpp_file_word(file, "loss"), *pipe = gpp_file_word(file, "pipe");
     job->model = gpp_file_word(file, "model");
     job->optimizer = gpp_file_word(file, "optimizer");
-    job->schedule = gpp_file_word(file, "schedule");
+    /* The format of these files is older than the word lr_schedule: "schedule" is the lr_schedule. */
+    job->lr_schedule = gpp_file_word(file, "schedule");
     gpp_status status = word_whole(file, "steps", &job->steps, err);
     if (status == GPP_OK)
         status = word_whole(file, "training", &training, err);
@@ -184,7 +185,7 @@ static gpp_status make_pipe(run *r)
     o.seed = job->seed;
     o.loss = given(job->loss) ? job->loss : NULL;
     o.optimizer = given(job->optimizer) ? job->optimizer : NULL;
-    o.schedule = given(job->schedule) ? job->schedule : NULL;
+    o.lr_schedule = given(job->lr_schedule) ? job->lr_schedule : NULL;
     o.clip_norm = job->clip_norm;
     o.skip_nonfinite = job->skip_nonfinite;
     gpp_status status = set_weights(r, &o);

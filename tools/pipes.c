@@ -19,7 +19,7 @@ static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_DEVICES] = "devices",
     [TOOL_MEMORY] = "memory_limit",
     [TOOL_ASCENDING] = "ascending_backward",
-    [TOOL_PIPELINE] = "pipeline",
+    [TOOL_SCHEDULE] = "schedule",
     [TOOL_MATH] = "cuda_math",
     [TOOL_ANY_ALGORITHM] = "cuda_any_algorithm",
 };
@@ -58,7 +58,7 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
-        {"pipeline", TOOL_WORD, NULL, "NAME",
+        {"schedule", TOOL_WORD, NULL, "NAME",
          "the order of tasks: gpipe, 1f1b, interleaved, zb-h1,\nauto, or \"table:...\" (gpipe)", 0,
          0},
         {"cuda-math", TOOL_WORD, NULL, "NAME", "what products on GPUs use: f32, tf32, bf16 (f32)",
@@ -73,7 +73,7 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
     static const int key_of[TOOL_PIPE_KEYS] = {
         TOOL_PARTS,    TOOL_BALANCE,  TOOL_CHUNKS,       TOOL_CHECKPOINT, TOOL_ACTIVATIONS,
         TOOL_BUDGET,   TOOL_DEFERRED, TOOL_DEVICES,      TOOL_MEMORY,     TOOL_ASCENDING,
-        TOOL_PIPELINE, TOOL_MATH,     TOOL_ANY_ALGORITHM};
+        TOOL_SCHEDULE, TOOL_MATH,     TOOL_ANY_ALGORITHM};
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
@@ -134,11 +134,11 @@ static gpp_status set_partitions(tool_pipe *p, const char *text, gpp_error *err)
     return status;
 }
 
-static gpp_status set_pipeline(tool_pipe *p, const char *text, gpp_error *err)
+static gpp_status set_schedule(tool_pipe *p, const char *text, gpp_error *err)
 {
-    if (!*text || strlen(text) >= sizeof p->pipeline)
-        return wrong(err, TOOL_PIPELINE, "a name or a table, not as long", text);
-    strcpy(p->pipeline, text);
+    if (!*text || strlen(text) >= sizeof p->schedule)
+        return wrong(err, TOOL_SCHEDULE, "a name or a table, not as long", text);
+    strcpy(p->schedule, text);
     return GPP_OK;
 }
 
@@ -221,8 +221,8 @@ static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
         return set_bytes(err, key, text, &p->memory_limit);
     case TOOL_ACTIVATIONS:
         return set_bytes(err, key, text, &p->activation_limit);
-    case TOOL_PIPELINE:
-        return set_pipeline(p, text, err);
+    case TOOL_SCHEDULE:
+        return set_schedule(p, text, err);
     case TOOL_MATH:
         return set_math(p, text, err);
     case TOOL_ANY_ALGORITHM:
@@ -310,7 +310,7 @@ void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
     o->memory_limit = p->memory_limit;
     o->activation_limit = p->activation_limit;
     o->profile = p->profile;
-    o->pipeline = *p->pipeline ? p->pipeline : NULL;
+    o->schedule = *p->schedule ? p->schedule : NULL;
     o->cuda_math = (gpp_math)p->math;
     o->cuda_any_algorithm = p->any_algorithm;
 }
@@ -342,8 +342,8 @@ void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, 
     if (how->activation_limit && at < size)
         at +=
             (size_t)snprintf(text + at, size - at, " activation_limit=%zu", how->activation_limit);
-    if (*how->pipeline && !strchr(how->pipeline, ' ') && at < size)
-        at += (size_t)snprintf(text + at, size - at, " pipeline=%s", how->pipeline);
+    if (*how->schedule && !strchr(how->schedule, ' ') && at < size)
+        at += (size_t)snprintf(text + at, size - at, " schedule=%s", how->schedule);
     if (at < size)
         snprintf(text + at, size - at, " deferred_batch_norm=%d", how->deferred);
 }
@@ -365,8 +365,8 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *o, const char *profile)
         fputs(" deferred_batch_norm=1", out);
     if (o->ascending_backward)
         fputs(" ascending_backward=1", out);
-    if (o->pipeline && !strchr(o->pipeline, ' '))
-        fprintf(out, " pipeline=%s", o->pipeline);
+    if (o->schedule && !strchr(o->schedule, ' '))
+        fprintf(out, " schedule=%s", o->schedule);
 }
 
 /* The runtime stops with the last pipe. A command that makes several pipes in turn keeps it up by

@@ -133,7 +133,7 @@ enum {
     TOOL_DEVICES,
     TOOL_MEMORY,
     TOOL_ASCENDING,
-    TOOL_PIPELINE,
+    TOOL_SCHEDULE,
     TOOL_MATH,
     TOOL_ANY_ALGORITHM,
     TOOL_PIPE_KEYS
@@ -147,7 +147,7 @@ typedef struct tool_pipe {
     gpp_checkpoint checkpoint;
     bool deferred, ascending, any_algorithm;
     int math;            /* gpp_math */
-    char pipeline[4096]; /* "": nothing is said */
+    char schedule[4096]; /* "": nothing is said */
     int devices;
     char device_text[512];
     const char *device[TOOL_PARTITIONS];
@@ -274,7 +274,7 @@ typedef struct tool_job {
     const char *path;   /* the file that all of them are from; NULL: not from one file */
     bool *used;         /* [gpp_file_count(in)] out: which arrays were inputs */
     const char *model;  /* "": a model without layers */
-    const char *loss, *optimizer, *schedule;
+    const char *loss, *optimizer, *lr_schedule;
     bool evaluate;   /* no training, only outputs */
     bool eval_after; /* outputs in evaluation mode after the last step */
     bool inputs;     /* the results have param.* as well */

@@ -10,7 +10,7 @@
 
 typedef struct settings {
     const char *model, *model_file, *params, *target, *test_target, *cifar10;
-    const char *loss, *optimizer, *schedule, *save, *resume, *save_params;
+    const char *loss, *optimizer, *lr_schedule, *save, *resume, *save_params;
     tool_words input, test_input;
     tool_convert convert;
     bool no_shuffle, drop_last, skip_nonfinite, json, progress, quiet;
@@ -25,7 +25,7 @@ typedef struct settings {
 typedef struct training {
     settings how;
     char *text, *plain; /* the model's text, as given and as the state keeps it */
-    char *schedule;     /* the one that the state names */
+    char *lr_schedule;  /* the one that the state names */
     tool_data data, test;
     gpp_model *model;
     gpp_pipe *pipe;

@@ -10,7 +10,7 @@
 
 enum { EPOCH, INDEX, LOSS_SUM, LOSS_ROWS, BATCH, ROWS, ORDER, SEED, CHUNKS };
 enum { CLIP_NORM = CHUNKS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS, OPTIMIZER };
-enum { SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
+enum { LR_SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
 enum { SAME = BATCH, NUMBERS = SHAPE, EXCERPT = 60 };
 
 /* The words of a state. Those from SAME on must not change when a training is resumed. */
@@ -35,7 +35,7 @@ static const struct {
     [STD] = {"train.std", "--std"},
     [LOSS] = {"train.loss", "--loss"},
     [OPTIMIZER] = {"train.optimizer", "--optimizer"},
-    [SCHEDULE] = {"train.schedule", "--schedule"},
+    [LR_SCHEDULE] = {"train.lr_schedule", "--lr-schedule"},
     [MODEL] = {"train.model", "model"},
 };
 
@@ -73,7 +73,7 @@ static void describe_texts(const training *t, const char *value[WORDS])
     value[STD] = or_else(how->convert.std, "1");
     value[LOSS] = how->loss;
     value[OPTIMIZER] = how->optimizer;
-    value[SCHEDULE] = or_else(how->schedule, "none");
+    value[LR_SCHEDULE] = or_else(how->lr_schedule, "none");
     value[MODEL] = t->plain;
 }
 
@@ -168,15 +168,15 @@ static gpp_status fail_changed(training *t, int k, const char *saved, const char
                      dots, EXCERPT - 10, now + from, quote);
 }
 
-/* A seed or a schedule that is not given is taken from the state. */
+/* A seed or an lr_schedule that is not given is taken from the state. */
 static gpp_status take_defaults(training *t, const char *const word[WORDS])
 {
     if (!t->how.seed.given)
         t->seed = strtoull(word[SEED], NULL, 10);
-    if (t->how.schedule || !strcmp(word[SCHEDULE], "none"))
+    if (t->how.lr_schedule || !strcmp(word[LR_SCHEDULE], "none"))
         return GPP_OK;
-    t->how.schedule = t->schedule = strdup(word[SCHEDULE]);
-    return t->schedule ? GPP_OK : tool_note(&t->err, GPP_ENOMEM, "a schedule");
+    t->how.lr_schedule = t->lr_schedule = strdup(word[LR_SCHEDULE]);
+    return t->lr_schedule ? GPP_OK : tool_note(&t->err, GPP_ENOMEM, "an lr_schedule");
 }
 
 /* Fails when a word that must not change has changed. */

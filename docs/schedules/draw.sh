@@ -13,7 +13,7 @@ model='linear out=64; linear out=64; linear out=64; linear out=64;
 draw() { # ORDER BALANCE
     HWLOC_SYNTHETIC='core:4 pu:1' "$gridpipe" plan --model "$model" --input 64 --batch 64 --loss mse \
         --profile even.profile --task-us 0 \
-        --pipe "balance=$2 chunks=8 checkpoint=never pipeline=$1" --svg "$1.svg" >/dev/null
+        --pipe "balance=$2 chunks=8 checkpoint=never schedule=$1" --svg "$1.svg" >/dev/null
 }
 
 draw gpipe 2,2,2,2

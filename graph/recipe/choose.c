@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <gridpipe/balance.h>
-#include <gridpipe/schedule.h>
+#include <gridpipe/lr_schedule.h>
 
 #include "codelets/attr.h"
 #include "codelets/user/loss.h"
@@ -27,7 +27,7 @@ const char *gpp_optimizer_name(size_t k)
     return gpp__optimizers[count] ? gpp__optimizers[count]->name : NULL;
 }
 
-const char *gpp_pipeline_name(size_t k)
+const char *gpp_schedule_name(size_t k)
 {
     size_t count = 0;
     while (count < k && gpp__schedules[count])
@@ -172,11 +172,11 @@ gpp_status gpp__choose_optimizer(gpp__recipe *r, const gpp_pipe_options *o, gpp_
     if (status == GPP_OK)
         status = keep_text(o->optimizer, &r->optimizer_text, err);
     if (status == GPP_OK)
-        status = keep_text(o->schedule, &r->lr_schedule_text, err);
+        status = keep_text(o->lr_schedule, &r->lr_schedule_text, err);
     if (status != GPP_OK)
         return status;
     double lr = gpp__recipe_lr(r), rate;
-    return o->schedule ? gpp_schedule_rate(o->schedule, 0, lr, &rate, err) : GPP_OK;
+    return o->lr_schedule ? gpp_lr_schedule_rate(o->lr_schedule, 0, lr, &rate, err) : GPP_OK;
 }
 
 static gpp_status take_table(gpp__recipe *r, const char *text, gpp_error *err)
@@ -193,14 +193,14 @@ gpp_status gpp__choose_schedule(gpp__recipe *r, const gpp_pipe_options *o, gpp_e
 {
     static const char table[] = "table:";
     gpp_status status = GPP_OK;
-    r->schedule = o->pipeline ? gpp__schedule_find(o->pipeline) : &gpp__schedule_gpipe;
-    if (!r->schedule && !strncmp(o->pipeline, table, sizeof table - 1))
-        status = take_table(r, o->pipeline + sizeof table - 1, err);
+    r->schedule = o->schedule ? gpp__schedule_find(o->schedule) : &gpp__schedule_gpipe;
+    if (!r->schedule && !strncmp(o->schedule, table, sizeof table - 1))
+        status = take_table(r, o->schedule + sizeof table - 1, err);
     else if (!r->schedule)
-        status = fail_unknown("pipeline", o->pipeline, gpp_pipeline_name, err);
+        status = fail_unknown("schedule", o->schedule, gpp_schedule_name, err);
     if (status == GPP_OK && r->schedule->split && o->checkpoint == GPP_CHECKPOINT_BUDGET)
         status = gpp__fail(err, GPP_EINVAL,
-                           "pipeline %s has gradients of parameters as tasks of their own, which "
+                           "schedule %s has gradients of parameters as tasks of their own, which "
                            "checkpoint budget cannot have",
                            r->schedule->name);
     return status;

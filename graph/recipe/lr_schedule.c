@@ -1,5 +1,5 @@
 /*
- * graph/recipe/lr_schedule.c: the learning rates that gridpipe/schedule.h lists.
+ * graph/recipe/lr_schedule.c: the learning rates that gridpipe/lr_schedule.h lists.
  *
  * The formulas are PyTorch's closed forms: a rate depends on t alone, so a resumed training goes on
  * where it was. One-cycle: Smith and Topin, "Super-convergence", 2019, with two phases.
@@ -215,7 +215,8 @@ static gpp_status find_kind(const char *name, int *kind, gpp_error *err)
         strcat(known, *kind ? ", " : "");
         strcat(known, kinds[*kind].name);
     }
-    return gpp__fail(err, GPP_ENOENT, "no schedule is called \"%.40s\"; there are %s", name, known);
+    return gpp__fail(err, GPP_ENOENT, "no learning-rate schedule is called \"%.40s\"; there are %s",
+                     name, known);
 }
 
 /* Read the name first: it decides whether there may be a key "at". */
@@ -224,8 +225,8 @@ static gpp_status read_kind(const char *text, int *kind, gpp_error *err)
     char name[64] = "";
     size_t blanks = strspn(text, " \t\r"), length = strcspn(text + blanks, " \t\r");
     if (length == 0)
-        return gpp__fail(err, GPP_ESYNTAX, "column %zu: expected the name of a schedule",
-                         blanks + 1);
+        return gpp__fail(err, GPP_ESYNTAX,
+                         "column %zu: expected the name of a learning-rate schedule", blanks + 1);
     memcpy(name, text + blanks, length < sizeof name ? length : sizeof name - 1);
     return find_kind(name, kind, err);
 }
@@ -259,15 +260,16 @@ gpp_status gpp__lr_schedule_parse(gpp__lr_schedule *schedule, const char *text, 
     char copy[MOST_TEXT];
     gpp_error why = GPP_ERROR_INIT;
     if (!text)
-        return gpp__fail(err, GPP_EINVAL, "schedule is NULL");
+        return gpp__fail(err, GPP_EINVAL, "lr_schedule is NULL");
     if (strlen(text) >= sizeof copy)
-        return gpp__fail(err, GPP_ESYNTAX, "schedule: %zu characters, at most %zu are allowed",
+        return gpp__fail(err, GPP_ESYNTAX, "lr_schedule: %zu characters, at most %zu are allowed",
                          strlen(text), sizeof copy - 1);
     strcpy(copy, text);
     memset(schedule, 0, sizeof *schedule);
     gpp_status status = read_schedule(schedule, copy, &why);
-    return status == GPP_OK ? GPP_OK
-                            : gpp__fail(err, status, "schedule \"%.80s\": %.400s", text, why.msg);
+    return status == GPP_OK
+               ? GPP_OK
+               : gpp__fail(err, status, "lr_schedule \"%.80s\": %.400s", text, why.msg);
 }
 
 double gpp__lr_schedule_at(const gpp__lr_schedule *schedule, int64_t t, double lr)
@@ -277,8 +279,8 @@ double gpp__lr_schedule_at(const gpp__lr_schedule *schedule, int64_t t, double l
     return kinds[schedule->kind].at(schedule, t - schedule->warmup, lr);
 }
 
-gpp_status gpp_schedule_rate(const char *schedule, int64_t t, double lr, double *rate,
-                             gpp_error *err)
+gpp_status gpp_lr_schedule_rate(const char *lr_schedule, int64_t t, double lr, double *rate,
+                                gpp_error *err)
 {
     gpp__lr_schedule s;
     if (!rate)
@@ -287,7 +289,7 @@ gpp_status gpp_schedule_rate(const char *schedule, int64_t t, double lr, double 
         return gpp__fail(err, GPP_EINVAL, "t must be 0 or more, got %lld", (long long)t);
     if (!(lr >= 0) || isinf(lr))
         return gpp__fail(err, GPP_EINVAL, "lr must be >= 0 and finite, got %g", lr);
-    gpp_status status = gpp__lr_schedule_parse(&s, schedule, err);
+    gpp_status status = gpp__lr_schedule_parse(&s, lr_schedule, err);
     if (status == GPP_OK)
         *rate = gpp__lr_schedule_at(&s, t, lr);
     return status;

@@ -4,7 +4,7 @@
 #ifndef GPP_GRAPH_LR_SCHEDULE_H
 #define GPP_GRAPH_LR_SCHEDULE_H
 
-#include <gridpipe/schedule.h>
+#include <gridpipe/lr_schedule.h>
 
 /* The most milestones of a schedule. */
 enum { GPP__MILESTONES = 64 };
@@ -23,7 +23,7 @@ typedef struct gpp__lr_schedule {
     int64_t milestone[GPP__MILESTONES];
 } gpp__lr_schedule;
 
-/** @param text  a specification as in gridpipe/schedule.h
+/** @param text  a specification as in gridpipe/lr_schedule.h
  * @return GPP_OK, GPP_ESYNTAX, GPP_ENOENT (no such schedule or key), GPP_EINVAL (a value) */
 gpp_status gpp__lr_schedule_parse(gpp__lr_schedule *schedule, const char *text, gpp_error *err);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <gridpipe/schedule.h>
+#include <gridpipe/lr_schedule.h>
 
 #include "graph/run/pipe.h"
 
@@ -33,8 +33,9 @@ static gpp_status make_room(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_error *err)
 {
     *rate = base;
-    return p->lr_schedule_text ? gpp_schedule_rate(p->lr_schedule_text, p->updates, base, rate, err)
-                               : GPP_OK;
+    return p->lr_schedule_text
+               ? gpp_lr_schedule_rate(p->lr_schedule_text, p->updates, base, rate, err)
+               : GPP_OK;
 }
 
 /* @param common  rate of parameters without one of their own */

@@ -8,7 +8,7 @@
  *     gridpipe.state                    version of this list: 1
  *     gridpipe.loss, .optimizer         names, to check; .optimizer_states: those of its arrays
  *     gridpipe.steps, .seed, .updates   of the random generator; of the optimizer
- *     gridpipe.lr, .schedule            the base rate; absent: constant
+ *     gridpipe.lr, .lr_schedule         the base rate; absent: constant
  *     gridpipe.updates.<parameter>      .scalar0., .scalar1.: the optimizer's numbers for it;
  *                                       .lr., .weight_decay.: its group's, absent: none;
  *                                       .frozen.: 1, absent: it learns
@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <gridpipe/schedule.h>
+#include <gridpipe/lr_schedule.h>
 
 #include "graph/run/ledger.h"
 
@@ -291,7 +291,7 @@ static gpp_status save_words(const gpp_pipe *p, gpp_file *f, gpp_error *err)
     if (status == GPP_OK)
         status = set_real(f, "lr", NULL, p->base_lr, err);
     if (status == GPP_OK && p->lr_schedule_text)
-        status = set_text(f, "schedule", NULL, p->lr_schedule_text, err);
+        status = set_text(f, "lr_schedule", NULL, p->lr_schedule_text, err);
     for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
         status = save_parameter(p, k, f, err);
     return status;
@@ -353,7 +353,7 @@ gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const 
 typedef struct state {
     uint64_t steps, seed, updates;
     double lr;
-    char *schedule;        /* NULL: none */
+    char *lr_schedule;     /* NULL: none */
     gpp__group *group;     /* [parameters] */
     gpp__learned *learned; /* [parameters] */
     bool *frozen;          /* [parameters] */
@@ -361,7 +361,7 @@ typedef struct state {
 
 static void state_release(state *s)
 {
-    free(s->schedule);
+    free(s->lr_schedule);
     free(s->group);
     free(s->learned);
     free(s->frozen);
@@ -400,16 +400,16 @@ static gpp_status check_kind(const gpp_pipe *p, const gpp_file *f, gpp_error *er
     return status;
 }
 
-static gpp_status read_schedule(const gpp_file *f, state *s, gpp_error *err)
+static gpp_status read_lr_schedule(const gpp_file *f, state *s, gpp_error *err)
 {
     double rate;
-    const char *text = gpp_file_word(f, PREFIX "schedule");
-    s->schedule = text ? strdup(text) : NULL;
+    const char *text = gpp_file_word(f, PREFIX "lr_schedule");
+    s->lr_schedule = text ? strdup(text) : NULL;
     if (!text)
         return GPP_OK;
-    if (!s->schedule)
-        return gpp__fail(err, GPP_ENOMEM, "a schedule");
-    return gpp_schedule_rate(text, (int64_t)s->updates, s->lr, &rate, err);
+    if (!s->lr_schedule)
+        return gpp__fail(err, GPP_ENOMEM, "an lr_schedule");
+    return gpp_lr_schedule_rate(text, (int64_t)s->updates, s->lr, &rate, err);
 }
 
 static gpp_status read_group(const gpp_file *f, const char *name, gpp__group *g, gpp_error *err)
@@ -459,7 +459,7 @@ static gpp_status read_numbers(const gpp_pipe *p, const gpp_file *f, state *s, g
     if (status == GPP_OK && s->lr < 0)
         status = gpp__fail(err, GPP_EINVAL, "a learning rate of %g", s->lr);
     if (status == GPP_OK)
-        status = read_schedule(f, s, err);
+        status = read_lr_schedule(f, s, err);
     for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
         status = read_parameter(p, f, k, s, err);
     return status;
@@ -494,8 +494,8 @@ static void adopt_state(gpp_pipe *p, state *s)
     p->updates = (int64_t)s->updates;
     p->base_lr = s->lr;
     free(p->lr_schedule_text);
-    p->lr_schedule_text = s->schedule;
-    s->schedule = NULL;
+    p->lr_schedule_text = s->lr_schedule;
+    s->lr_schedule = NULL;
     discard_passes(p);
 }
 

@@ -17,7 +17,7 @@ static gpp_status fits_if_possible(const gpp__choice *choice, bool *fits, gpp_er
 {
     gpp_error own = GPP_ERROR_INIT;
     gpp_status status = gpp__choice_fits(choice, fits, &own);
-    if (status == GPP_EINVAL && choice->search->pipe.pipeline)
+    if (status == GPP_EINVAL && choice->search->pipe.schedule)
         return GPP_OK;
     if (status != GPP_OK && err && err->code == GPP_OK)
         *err = own;

@@ -231,7 +231,7 @@ static bool is_none(gpp__search *s, const gpp__choice *choice, gpp_status status
                     const gpp_error *why)
 {
     bool starved = status == GPP_ENOMEM && choice->checkpoint == GPP_CHECKPOINT_BUDGET;
-    bool refused = status == GPP_EINVAL && s->pipe.pipeline;
+    bool refused = status == GPP_EINVAL && s->pipe.schedule;
     s->starved |= starved;
     if (refused && s->refused.code == GPP_OK)
         s->refused = *why;

@@ -122,7 +122,7 @@ static gpp_status plan_mode(gpp__program_cache *programs, gpp_checkpoint mode,
 /* A schedule that the caller has chosen may refuse such pipes. */
 static bool is_refused(const gpp__choice *choice, gpp_status status)
 {
-    return status == GPP_EINVAL && choice->search->pipe.pipeline;
+    return status == GPP_EINVAL && choice->search->pipe.schedule;
 }
 
 gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp_checkpoint last,

@@ -101,9 +101,10 @@ typedef struct gpp_pipe_options {
     const float *class_weights; /* [class_weight_count] of cross_entropy and nll; copied */
     int class_weight_count;
     const gpp_loss_function *loss_function; /* a loss of the caller's, instead of `loss`; copied */
-    const char
-        *schedule;    /* of the learning rate (gridpipe/schedule.h), by updates; NULL: constant */
-    double clip_norm; /* > 0: gradients are scaled so that their norm, over all parameters that
+    /* How the learning rate changes with the number of updates: gridpipe/lr_schedule.h. NULL: it
+     * does not change. */
+    const char *lr_schedule;
+    double clip_norm;    /* > 0: gradients are scaled so that their norm, over all parameters that
                          learn, is at most this. It costs one reading of the gradients, and no
                          partition's update starts before every backward is done */
     bool skip_nonfinite; /* an update whose gradients are not all finite does not take place (same
@@ -117,14 +118,14 @@ typedef struct gpp_pipe_options {
                                           (gridpipe/balance.h); read during the call. NULL: a guess
                                           from flops and bytes */
 
-    const char *pipeline; /* the order in which devices run their tasks. A name: "gpipe"; "1f1b",
-                             which has fewer micro-batches under way; "interleaved", for several
-                             partitions on each device; "zb-h1" and "auto", which fill idle time
-                             with gradients of parameters as tasks of their own (not with a budget).
-                             gpp_pipeline_name lists them. Or "table:" and a table of one's own, see
-                             docs/reference.md. Only gpipe's backwards go by descending micro-batch:
-                             the others give the bits of gpipe with ascending_backward. NULL: gpipe
-                           */
+    /*
+     * The order in which devices run their tasks: a name (gpp_schedule_name lists them), or
+     * "table:" and a table of the caller's; docs/reference.md explains both. NULL: gpipe. Only
+     * gpipe's backwards go by descending micro-batch: the others give the bits of gpipe with
+     * ascending_backward. Schedules whose gradients of parameters are tasks of their own (zb-h1,
+     * auto) cannot be combined with GPP_CHECKPOINT_BUDGET.
+     */
+    const char *schedule;
 
     gpp_math cuda_math;      /* on GPUs: what matrix products and convolutions compute with */
     bool cuda_any_algorithm; /* on GPUs: libraries may use algorithms whose sums run in any order.
@@ -139,12 +140,11 @@ typedef struct gpp_pipe_options {
             false                                                                                  \
     }
 
-/** Names of the built-in losses, optimizers and orders of tasks, NULL past the last. Static
- * storage.
- */
+/** Names of the built-in losses, optimizers and schedules (orders of tasks), NULL past the last.
+ * Static storage. */
 GPP_API const char *gpp_loss_name(size_t k);
 GPP_API const char *gpp_optimizer_name(size_t k);
-GPP_API const char *gpp_pipeline_name(size_t k);
+GPP_API const char *gpp_schedule_name(size_t k);
 
 /**
  * Cut `model`, place its partitions, initialise its parameters.

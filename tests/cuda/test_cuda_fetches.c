@@ -32,7 +32,7 @@ typedef struct loan_case {
     test_model model;
     int partitions;
     gpp_checkpoint mode;
-    const char *pipeline;
+    const char *schedule;
     bool weighted;
 } loan_case;
 
@@ -59,7 +59,7 @@ static gpp_pipe *pipe_on(const char *gpu, const loan_case *c)
     o.device_count = c->partitions;
     o.chunks = CHUNKS;
     o.checkpoint = c->mode;
-    o.pipeline = c->pipeline;
+    o.schedule = c->schedule;
     o.optimizer = "sgd lr=0.1";
     if (c->weighted) {
         o.class_weights = weights;

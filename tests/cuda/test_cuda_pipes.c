@@ -219,7 +219,7 @@ Test(cuda_pipes, the_cut_the_order_and_what_is_recomputed_change_no_bit)
         outcome whole = train(text, usual(1));
         for (int way = 0; way < 4; way++) {
             gpp_pipe_options o = usual(way == 3 ? 3 : 2);
-            o.pipeline = way == 1 ? "zb-h1" : way == 2 ? "1f1b" : NULL;
+            o.schedule = way == 1 ? "zb-h1" : way == 2 ? "1f1b" : NULL;
             o.checkpoint = way % 2 ? GPP_CHECKPOINT_ALWAYS : GPP_CHECKPOINT_NEVER;
             o.devices = way == 2 ? one_gpu : gpus;
             outcome cut = train(text, o);

@@ -272,14 +272,14 @@ static outcome train(gpp_pipe_options o, const gpp_loss_function *def)
 
 Test(cuda_user_loss, has_the_bits_of_a_built_in_loss_that_does_the_same)
 {
-    static const char *const pipelines[] = {NULL, "1f1b", "zb-h1"};
+    static const char *const schedules[] = {NULL, "1f1b", "zb-h1"};
     need_gpu();
     for (int n = 1; n <= 3; n++)
-        for (size_t k = 0; k < sizeof pipelines / sizeof *pipelines; k++) {
+        for (size_t k = 0; k < sizeof schedules / sizeof *schedules; k++) {
             script s = well();
             gpp_loss_function def = squares(&s);
             gpp_pipe_options o = usual(n, gpus);
-            o.pipeline = pipelines[k];
+            o.schedule = schedules[k];
             outcome mine = train(o, &def), built_in = train(o, NULL);
             cr_expect(memcmp(mine.loss, built_in.loss, sizeof mine.loss) == 0,
                       "%d partitions, way %zu: %.17g, built in %.17g", n, k, mine.loss[2],

@@ -21,14 +21,14 @@ static const test_model branches = {
     {2, 8, 8},
     "mse"};
 
-static gpp_pipe_options options(const char *pipeline, int partitions, gpp_checkpoint mode)
+static gpp_pipe_options options(const char *schedule, int partitions, gpp_checkpoint mode)
 {
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.partitions = partitions;
     o.chunks = 4;
     o.seed = 7;
     o.checkpoint = mode;
-    o.pipeline = pipeline;
+    o.schedule = schedule;
     o.optimizer = "sgd lr=0.05 momentum=0.9";
     return o;
 }
@@ -47,27 +47,27 @@ static void expect_same_bits(const test_model *m)
     gpp_pipe_options o = options(NULL, 1, GPP_CHECKPOINT_NEVER);
     o.ascending_backward = true;
     test_trace one = trace_of(m, &o);
-    for (size_t s = 1; gpp_pipeline_name(s); s++)
+    for (size_t s = 1; gpp_schedule_name(s); s++)
         for (int n = 1; n <= 4; n++)
             for (int mode = 0; mode < 3; mode++) {
-                o = options(gpp_pipeline_name(s), n, (gpp_checkpoint)mode);
+                o = options(gpp_schedule_name(s), n, (gpp_checkpoint)mode);
                 test_trace t = trace_of(m, &o);
                 cr_expect_eq(test_trace_differs(&one, &t), -1,
                              "%s, %s, %d partitions, %s: float %ld of %zu differs", m->why,
-                             o.pipeline, n, gpp_checkpoint_name(o.checkpoint),
+                             o.schedule, n, gpp_checkpoint_name(o.checkpoint),
                              test_trace_differs(&one, &t), t.count);
                 test_trace_free(&t);
             }
     test_trace_free(&one);
 }
 
-Test(pipelines, every_order_gives_the_same_bits)
+Test(schedule_runs, every_order_gives_the_same_bits)
 {
     for (const test_model *m = test_models; m->text; m++)
         expect_same_bits(m);
 }
 
-Test(pipelines, skips_branches_and_statistics_too)
+Test(schedule_runs, skips_branches_and_statistics_too)
 {
     expect_same_bits(&branches);
 }
@@ -95,33 +95,33 @@ static const test_model chain = {
     {6},
     "mse"};
 
-Test(pipelines, what_runs_is_what_the_table_says)
+Test(schedule_runs, what_runs_is_what_the_table_says)
 {
     static const int chunks[] = {1, 2, 3, 8, 16};
-    for (size_t s = 0; gpp_pipeline_name(s); s++)
+    for (size_t s = 0; gpp_schedule_name(s); s++)
         for (int n = 1; n <= 8; n++)
             for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
                 gpp_pipe_options o =
-                    options(gpp_pipeline_name(s), n, (gpp_checkpoint)((n + (int)c) % 3));
+                    options(gpp_schedule_name(s), n, (gpp_checkpoint)((n + (int)c) % 3));
                 o.chunks = chunks[c];
                 gpp_pipe *pipe = test_pipe_new(&chain, &o);
                 test_trace t = {0};
                 test_train(pipe, 1, (int64_t[]){16}, &t);
                 test_batch b = test_batch_new(pipe, 16, 1);
                 cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, NULL), GPP_OK);
-                expect_table_order(pipe, o.pipeline);
+                expect_table_order(pipe, o.schedule);
                 test_batch_free(&b);
                 test_trace_free(&t);
                 gpp_pipe_free(pipe);
             }
 }
 
-Test(pipelines, forwards_and_backwards_may_be_calls_of_their_own)
+Test(schedule_runs, forwards_and_backwards_may_be_calls_of_their_own)
 {
-    for (size_t s = 0; gpp_pipeline_name(s); s++)
+    for (size_t s = 0; gpp_schedule_name(s); s++)
         for (int n = 1; n <= 3; n++) {
             gpp_error err = GPP_ERROR_INIT;
-            gpp_pipe_options o = options(gpp_pipeline_name(s), n, GPP_CHECKPOINT_EXCEPT_LAST);
+            gpp_pipe_options o = options(gpp_schedule_name(s), n, GPP_CHECKPOINT_EXCEPT_LAST);
             gpp_pipe_options plain = options(NULL, 1, GPP_CHECKPOINT_NEVER);
             plain.ascending_backward = s > 0;
             gpp_pipe *p[] = {test_pipe_new(&branches, &plain), test_pipe_new(&branches, &o)};
@@ -136,7 +136,7 @@ Test(pipelines, forwards_and_backwards_may_be_calls_of_their_own)
                 test_batch_free(&b);
                 gpp_pipe_free(p[k]);
             }
-            cr_expect_eq(test_trace_differs(&t[0], &t[1]), -1, "%s, %d partitions", o.pipeline, n);
+            cr_expect_eq(test_trace_differs(&t[0], &t[1]), -1, "%s, %d partitions", o.schedule, n);
             test_trace_free(&t[0]);
             test_trace_free(&t[1]);
         }
@@ -154,7 +154,7 @@ static int slots(const gpp_pipe *pipe, gpp__class cls, int j)
 }
 
 /* Tapes of partition j under 1F1B: min(m, n - j); under GPipe m. */
-Test(pipelines, one_forward_one_backward_holds_few_micro_batches)
+Test(schedule_runs, one_forward_one_backward_holds_few_micro_batches)
 {
     enum { N = 2 };
     for (int m = 1; m <= 8; m *= 2)
@@ -167,7 +167,7 @@ Test(pipelines, one_forward_one_backward_holds_few_micro_batches)
             for (int j = 0; j < N; j++) {
                 int expected = s && m > N - j ? N - j : m;
                 cr_expect_eq(slots(pipe, GPP__TAPE, j), expected, "%s, m=%d: partition %d has %d",
-                             o.pipeline, m, j, slots(pipe, GPP__TAPE, j));
+                             o.schedule, m, j, slots(pipe, GPP__TAPE, j));
             }
             for (int d = 0; d < pipe->recipe->devices; d++) {
                 size_t planned, peak;
@@ -181,7 +181,7 @@ Test(pipelines, one_forward_one_backward_holds_few_micro_batches)
 
 /* --- tables of the user's --------------------------------------------------------------------- */
 
-Test(pipelines, a_table_of_ones_own_is_followed)
+Test(schedule_runs, a_table_of_ones_own_is_followed)
 {
     static const char *const devices[] = {"cpu:0", "cpu:0"};
     gpp_pipe_options o = options("1f1b", 1, GPP_CHECKPOINT_NEVER);
@@ -190,7 +190,7 @@ Test(pipelines, a_table_of_ones_own_is_followed)
     o.partitions = 2;
     o.devices = devices;
     o.device_count = 2;
-    o.pipeline = "table:F0.0 F0.1 F1.0 B0.1 B0.0 F1.1 B1.1 B1.0";
+    o.schedule = "table:F0.0 F0.1 F1.0 B0.1 B0.0 F1.1 B1.1 B1.0";
     gpp_pipe *own = test_pipe_new(&chain, &o);
     test_trace t[2] = {{0}};
     test_train(plain, 2, (int64_t[]){16, 16}, &t[0]);
@@ -203,14 +203,14 @@ Test(pipelines, a_table_of_ones_own_is_followed)
     gpp_pipe_free(own);
 }
 
-Test(pipelines, wrong_orders_are_refused)
+Test(schedule_runs, wrong_orders_are_refused)
 {
     static const struct {
-        const char *pipeline, *message;
+        const char *schedule, *message;
         gpp_status status;
         gpp_checkpoint mode;
     } cases[] = {
-        {"gpipes", "no pipeline is called \"gpipes\"; there are gpipe, 1f1b,", GPP_ENOENT, 2},
+        {"gpipes", "no schedule is called \"gpipes\"; there are gpipe, 1f1b,", GPP_ENOENT, 2},
         {"zb-h1", "which checkpoint budget cannot have", GPP_EINVAL, GPP_CHECKPOINT_BUDGET},
         {"table:F0.0 F0.1 B0.0 B0.1", "B(0,0)", GPP_EINVAL, 2},
         {"table:F0.0 F0.1 B0.1", "B(0,0)", GPP_EINVAL, 2},
@@ -218,7 +218,7 @@ Test(pipelines, wrong_orders_are_refused)
     };
     static const char *const devices[] = {"cpu:0", "cpu:0"};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp_pipe_options o = options(cases[k].pipeline, 2, cases[k].mode);
+        gpp_pipe_options o = options(cases[k].schedule, 2, cases[k].mode);
         gpp_error err = GPP_ERROR_INIT;
         gpp_model *model = test_model_new(&chain);
         gpp_pipe *pipe;
@@ -228,13 +228,13 @@ Test(pipelines, wrong_orders_are_refused)
         o.batch = 4;
         o.loss = "mse";
         cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), cases[k].status, "%s: %s",
-                     cases[k].pipeline, err.msg);
+                     cases[k].schedule, err.msg);
         cr_expect(strstr(err.msg, cases[k].message), "\"%s\" in \"%s\"", cases[k].message, err.msg);
         gpp_model_free(model);
     }
 }
 
-Test(pipelines, interleaving_gives_every_device_a_partition_in_every_round)
+Test(schedule_runs, interleaving_gives_every_device_a_partition_in_every_round)
 {
     gpp_pipe_options o = options("interleaved", 4, GPP_CHECKPOINT_NEVER);
     gpp_pipe *pipe = test_pipe_new(&chain, &o);
