@@ -1,6 +1,6 @@
 /*
- * codelets/tasks/cell.c: see cell.h. Each codelet function is: may it run, where are its buffers, run,
- * note what happened. What norms and updates do is in update.c.
+ * codelets/tasks/cell.c: see cell.h. Each codelet function asks whether it may run, finds its
+ * buffers, runs, and notes what happened. Norms and updates are in update.c.
  */
 #include "codelets/tasks/internal.h"
 
@@ -14,8 +14,8 @@
 
 /* --- a cell's surroundings -------------------------------------------------------------------- */
 
-/** A worker may serve several pipes, whose devices are other cores: it moves when it changes
- * between them. */
+/** A worker may serve several pipes, whose devices are different cores. It moves to other cores
+ * when it changes between pipes. */
 static void go_home(const gpp__executor *device)
 {
     static _Thread_local uint64_t bound_to;
@@ -53,12 +53,12 @@ static const gpp__value *value_of(const gpp__stage *s, const int *port, int k)
     return &s->network->value[port[k]];
 }
 
-/** A cell's call: its pointers, and where the caller's memory is not the device's, what stands in
- * for it. */
+/** What a cell calls its program with. Where the device cannot reach the caller's memory, scratch
+ * stands in for it. */
 typedef struct call {
     gpp__cell_io io;
     const gpp__run *run;
-    char *room; /* behind the program's scratch: what is left of it */
+    char *room; /* what is left of the scratch behind the program's own */
 } call;
 
 /* What stands in for a piece of the caller's memory that kernels do not reach. */
@@ -85,7 +85,7 @@ size_t gpp__cell_staging(const gpp__stage *s, const int64_t rows[GPP__BATCHES])
     return bytes;
 }
 
-/* The caller's tensors among the ports: inputs that were lent are buffers of the task. */
+/* The caller's tensors among the ports. Inputs that are fetched are buffers of the task instead. */
 static void find_inputs(const gpp__cell *c, call *at, char **in, char **grad_in)
 {
     const gpp__stage *s = c->stage;
@@ -142,7 +142,7 @@ static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, 
     find_ports(c, buffers, at);
 }
 
-/* Gradients of the caller's inputs, to where they are wanted. */
+/* Copies gradients of the caller's inputs to where the caller wants them. */
 static void deliver_gradients(const gpp__cell *c, const call *at)
 {
     const gpp__stage *s = c->stage;
@@ -191,9 +191,9 @@ size_t gpp__loss_staging(const gpp_loss *loss, const void *attr, const gpp__desc
            (loss->scratch_cuda ? gpp__align(loss->scratch_cuda(attr, y, rows)) : 0);
 }
 
-/* What losses and seeds read of the caller's, which is at `theirs`. */
-static const char *given_to_end(const gpp__cell *c, void *buffers[], gpp__end_port port,
-                                const void *theirs)
+/* Where losses and seeds read a tensor of the caller's, which is at `theirs`. */
+static const char *end_tensor(const gpp__cell *c, void *buffers[], gpp__end_port port,
+                              const void *theirs)
 {
     if (!theirs || !c->device->fetches)
         return theirs;
@@ -216,10 +216,10 @@ static gpp__loss_call loss_call(const gpp__cell *c, void *buffers[], const gpp__
         .batch_rows = job->loss_rows,
         .rows = gpp__desc_rows(job->y_desc, c->rows),
         .divisor = job->loss_divisor,
-        .weight = (const float *)given_to_end(c, buffers, GPP__END_WEIGHTS, job->class_weight),
+        .weight = (const float *)end_tensor(c, buffers, GPP__END_WEIGHTS, job->class_weight),
         .each = (float *)piece(&job->each, c),
         .y = (const float *)gpp__cell_buffer(c, buffers, GPP__ROLE_OUT),
-        .target = given_to_end(c, buffers, GPP__END_TARGET, piece(&job->target, c)),
+        .target = end_tensor(c, buffers, GPP__END_TARGET, piece(&job->target, c)),
         .grad_y = (float *)gpp__cell_buffer(c, buffers, GPP__ROLE_GRAD_OUT),
         .value = (double *)gpp__cell_buffer(c, buffers, GPP__ROLE_LOSSES) + c->i,
         .cuda = run->cuda,
@@ -243,7 +243,7 @@ static gpp_status loss_there(const gpp__cell *c, void *buffers[], const gpp__run
     return status;
 }
 
-static gpp_status judge_loss(gpp__cell *c, const void *value, gpp_error *err)
+static gpp_status check_loss(gpp__cell *c, const void *value, gpp_error *err)
 {
     double loss = *(const double *)value;
     return isfinite(loss)
@@ -257,19 +257,20 @@ static gpp_status loss(gpp__cell *c, void *buffers[], const gpp__run *run)
     gpp_status status = run->mover ? loss_there(c, buffers, run, &l) : c->job->loss->run(&l);
     if (status != GPP_OK || !c->job->nan_is_error || !l.rows)
         return status;
-    return run->mover ? gpp__cell_inspect(c, run, l.value, sizeof *l.value, judge_loss)
-                      : judge_loss(c, l.value, run->err);
+    return run->mover ? gpp__cell_inspect(c, run, l.value, sizeof *l.value, check_loss)
+                      : check_loss(c, l.value, run->err);
 }
 
-/* The caller's gradients, to where the outputs' gradients are; where there is none, zeros. */
+/* Copies the caller's gradients to where the outputs' gradients are. An output without one gets
+ * zeros. */
 static gpp_status seed(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     for (int a = 0; a < c->accesses; a++) {
         if (c->access[a].role != GPP__ROLE_GRAD_OUT)
             continue;
         const gpp__value *v = value_of(c->stage, c->stage->out, c->access[a].port);
-        const char *theirs = given_to_end(c, buffers, GPP__END_GRAD + v->consumer_slot,
-                                          piece(&c->job->grad_y[v->consumer_slot], c));
+        const char *theirs = end_tensor(c, buffers, GPP__END_GRAD + v->consumer_slot,
+                                        piece(&c->job->grad_y[v->consumer_slot], c));
         char *ours = gpp__handle_pointer(buffers[a]);
         if (theirs)
             gpp__copy_bytes(run, ours, theirs, bytes_of_value(v, c->rows));
@@ -279,7 +280,7 @@ static gpp_status seed(gpp__cell *c, void *buffers[], const gpp__run *run)
     return GPP_OK;
 }
 
-/* The outputs, to where the caller wants them. */
+/* Copies the outputs to where the caller wants them. */
 static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     for (int a = 0; a < c->accesses; a++) {
@@ -323,7 +324,7 @@ gpp_status gpp__cell_inspect(gpp__cell *c, const gpp__run *run, const void *from
     return GPP_OK;
 }
 
-/* Kernels of a task begin when those of the one before have ended. */
+/* Kernels of a task begin when those of the task before it have ended. */
 void gpp__cell_done(void *cell)
 {
     gpp__cell *c = cell;
@@ -343,12 +344,13 @@ static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
     c->start = c->end = gpp__cell_now();
     c->updated = false;
     c->inspect = NULL;
-    atomic_store(&c->begun, c->job->run); /* whoever stops the job sees this, or is seen by it */
+    /* Either the thread that stops the job sees this, or this cell sees that the job is stopped. */
+    atomic_store(&c->begun, c->job->run);
     work(c, buffers, fn);
     atomic_store_explicit(&c->ended, c->job->run, memory_order_release);
 }
 
-/* One function for all devices: what it launches where is the device's. */
+/* One function for all devices: the cell's device decides what to launch where. */
 #ifdef GPP__STARPU_CUDA
 #define ON_CUDA(function) .cuda_funcs = {function}, .cuda_flags = {STARPU_CUDA_ASYNC},
 #else

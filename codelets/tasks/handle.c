@@ -2,8 +2,8 @@
  * codelets/tasks/handle.c: see codelets/tasks/handle.h.
  *
  * StarPU keeps freed memory of a data interface for later handles that look alike, interface
- * contents included. Ours points to its own account, so `dontcache` is set and no two buffers ever
- * compare alike.
+ * contents included. Ours points to its own gpp__handle, so `dontcache` is set and no two buffers
+ * ever compare alike.
  */
 #include "codelets/tasks/handle.h"
 
@@ -14,14 +14,13 @@
 
 #include "codelets/cuda/current.h"
 
-typedef struct block_interface {
-    uintptr_t
-        ptr; /* what starpu_interface_copy takes: the address, and an offset that is 0 for us */
+typedef struct buffer_interface {
+    uintptr_t ptr; /* starpu_interface_copy takes this and an offset, which is 0 here */
     size_t bytes;
-    gpp__handle *account;
-} block_interface;
+    gpp__handle *owner;
+} buffer_interface;
 
-/* Whose memory `node` is; NULL: nobody's, such as the host's copy of what a GPU has made. */
+/* The meter of memory on `node`; NULL: none, such as of the host's copy of what a GPU has made. */
 static gpp__meter *meter_of(const gpp__handle *b, unsigned node)
 {
     for (int c = 0; c < 2; c++)
@@ -55,8 +54,8 @@ static void on_register(starpu_data_handle_t handle, home_number home_node, void
 {
     (void)home_node; /* ours have none */
     for (unsigned node = 0; node < STARPU_MAXNODES; node++) {
-        block_interface *i = starpu_data_get_interface_on_node(handle, node);
-        *i = *(block_interface *)data_interface;
+        buffer_interface *i = starpu_data_get_interface_on_node(handle, node);
+        *i = *(buffer_interface *)data_interface;
         i->ptr = 0;
     }
 }
@@ -70,7 +69,7 @@ static uintptr_t take_reserved(gpp__handle *b, unsigned node)
     return 0;
 }
 
-/** Whether `ptr` was reserved memory, which stays ours. */
+/** Returns whether `ptr` was reserved memory, which is not freed before the buffer is. */
 static bool give_back(gpp__handle *b, uintptr_t ptr)
 {
     for (int c = 0; c < 2; c++)
@@ -81,65 +80,66 @@ static bool give_back(gpp__handle *b, uintptr_t ptr)
     return false;
 }
 
-/* Where a block that fetches is in the host's memory; without data, somewhere. */
-static uintptr_t lent_place(const gpp__handle *b)
+/* Where a buffer that fetches is in the host's memory. Without data the address does not matter,
+ * but StarPU wants one. */
+static uintptr_t source_of(const gpp__handle *b)
 {
     return b->source ? b->source : (uintptr_t)b;
 }
 
-static bool is_lent(const gpp__handle *b, unsigned node)
+static bool is_source(const gpp__handle *b, unsigned node)
 {
     return b->fetches && node == STARPU_MAIN_RAM;
 }
 
 static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 {
-    block_interface *i = data_interface;
-    if (is_lent(i->account, node)) {
-        i->ptr = lent_place(i->account);
+    buffer_interface *i = data_interface;
+    if (is_source(i->owner, node)) {
+        i->ptr = source_of(i->owner);
         return (starpu_ssize_t)i->bytes;
     }
-    i->ptr = take_reserved(i->account, node);
+    i->ptr = take_reserved(i->owner, node);
     if (!i->ptr)
         i->ptr = starpu_malloc_on_node(node, i->bytes);
     if (!i->ptr)
         return -ENOMEM;
-    meter_add(meter_of(i->account, node), i->bytes);
+    meter_add(meter_of(i->owner, node), i->bytes);
     return (starpu_ssize_t)i->bytes;
 }
 
 static void on_free(void *data_interface, unsigned node)
 {
-    block_interface *i = data_interface;
-    if (is_lent(i->account, node)) {
+    buffer_interface *i = data_interface;
+    if (is_source(i->owner, node)) {
         i->ptr = 0;
         return;
     }
-    if (!give_back(i->account, i->ptr))
+    if (!give_back(i->owner, i->ptr))
         starpu_free_on_node(node, i->ptr, i->bytes);
     i->ptr = 0;
-    meter_subtract(meter_of(i->account, node), i->bytes);
+    meter_subtract(meter_of(i->owner, node), i->bytes);
 }
 
 static int on_copy(void *src, unsigned src_node, void *dst, unsigned dst_node, void *async_data)
 {
-    block_interface *s = src, *d = dst;
-    size_t bytes = s->account->fetches ? s->account->source_bytes : s->bytes;
+    buffer_interface *s = src, *d = dst;
+    size_t bytes = s->owner->fetches ? s->owner->source_bytes : s->bytes;
     if (bytes == 0)
         return 0;
-    atomic_fetch_add(&s->account->copies, 1);
+    atomic_fetch_add(&s->owner->copies, 1);
     return starpu_interface_copy(s->ptr, 0, src_node, d->ptr, 0, dst_node, bytes, async_data);
 }
 
 static void *to_pointer(void *data_interface, unsigned node)
 {
-    const block_interface *i = data_interface;
+    const buffer_interface *i = data_interface;
     /* StarPU 1.3 files handles under their address in the host's memory, and never finds one again
      * that has another by then. */
-    return is_lent(i->account, node) ? NULL : (void *)i->ptr;
+    return is_source(i->owner, node) ? NULL : (void *)i->ptr;
 }
 
-static block_interface *any_interface(starpu_data_handle_t handle)
+static buffer_interface *any_interface(starpu_data_handle_t handle)
 {
     return starpu_data_get_interface_on_node(handle, STARPU_MAIN_RAM);
 }
@@ -156,18 +156,18 @@ static uint32_t footprint(starpu_data_handle_t handle)
 
 static uint32_t alloc_footprint(starpu_data_handle_t handle)
 {
-    return starpu_hash_crc32c_be_n(&any_interface(handle)->account, sizeof(void *),
+    return starpu_hash_crc32c_be_n(&any_interface(handle)->owner, sizeof(void *),
                                    footprint(handle));
 }
 
 static int same_size(void *a, void *b)
 {
-    return ((block_interface *)a)->bytes == ((block_interface *)b)->bytes;
+    return ((buffer_interface *)a)->bytes == ((buffer_interface *)b)->bytes;
 }
 
-static int same_account(void *a, void *b)
+static int same_owner(void *a, void *b)
 {
-    return ((block_interface *)a)->account == ((block_interface *)b)->account;
+    return ((buffer_interface *)a)->owner == ((buffer_interface *)b)->owner;
 }
 
 static void display(starpu_data_handle_t handle, FILE *f)
@@ -177,13 +177,14 @@ static void display(starpu_data_handle_t handle, FILE *f)
 
 static starpu_ssize_t describe(void *data_interface, char *buf, size_t size)
 {
-    return snprintf(buf, size, "G%zu", ((block_interface *)data_interface)->bytes);
+    return snprintf(buf, size, "G%zu", ((buffer_interface *)data_interface)->bytes);
 }
 
-/** Packing is for runtimes that send data elsewhere: the block as it is. It may be on a GPU. */
+/** Packing is for runtimes that send data elsewhere. The bytes are sent as they are, also from a
+ * GPU. */
 static int pack(starpu_data_handle_t handle, unsigned node, void **ptr, starpu_ssize_t *count)
 {
-    const block_interface *i = starpu_data_get_interface_on_node(handle, node);
+    const buffer_interface *i = starpu_data_get_interface_on_node(handle, node);
     *count = (starpu_ssize_t)i->bytes;
     if (!ptr)
         return 0;
@@ -195,7 +196,7 @@ static int pack(starpu_data_handle_t handle, unsigned node, void **ptr, starpu_s
 
 static int unpack(starpu_data_handle_t handle, unsigned node, void *ptr, size_t count)
 {
-    const block_interface *i = starpu_data_get_interface_on_node(handle, node);
+    const buffer_interface *i = starpu_data_get_interface_on_node(handle, node);
     int ret =
         starpu_interface_copy((uintptr_t)ptr, 0, STARPU_MAIN_RAM, i->ptr, 0, node, count, NULL);
     starpu_free_flags(ptr, count, 0);
@@ -204,7 +205,7 @@ static int unpack(starpu_data_handle_t handle, unsigned node, void *ptr, size_t 
 
 static const struct starpu_data_copy_methods copy_methods = {.any_to_any = on_copy};
 
-/* StarPU numbers interfaces while it runs, and wants the number in here. */
+/* StarPU numbers interfaces at run time: number_interface fills in the number. */
 static struct starpu_data_interface_ops ops = {
     .register_data_handle = on_register,
     .allocate_data_on_node = on_allocate,
@@ -215,15 +216,15 @@ static struct starpu_data_interface_ops ops = {
     .footprint = footprint,
     .alloc_footprint = alloc_footprint,
     .compare = same_size,
-    .alloc_compare = same_account,
+    .alloc_compare = same_owner,
     .display = display,
     .describe = describe,
     .pack_data = pack,
     .unpack_data = unpack,
     .interfaceid = STARPU_UNKNOWN_INTERFACE_ID,
-    .interface_size = sizeof(block_interface),
+    .interface_size = sizeof(buffer_interface),
     .dontcache = 1,
-    .name = "gridpipe block",
+    .name = "gridpipe buffer",
 };
 
 static void number_interface(void)
@@ -231,8 +232,9 @@ static void number_interface(void)
     ops.interfaceid = (enum starpu_data_interface_id)starpu_data_interface_get_next_id();
 }
 
-/* On a GPU's node StarPU makes the GPU the calling thread's current one. Here that thread is the
- * application's, which gets its own one back. -1: StarPU does not. */
+/* Allocating on a GPU's node, StarPU makes that GPU the current one of the calling thread. Here
+ * that is the application's thread, which gets its own current GPU back. -1: there is none to give
+ * back. */
 static int current_gpu(unsigned node)
 {
 #ifdef GPP__STARPU_CUDA
@@ -277,7 +279,7 @@ gpp_status gpp__handle_register(gpp__handle *b, const char *name, gpp_error *err
             return gpp__fail(err, GPP_ENOMEM, "%zu bytes for %s", b->bytes, name);
         }
     }
-    block_interface i = {.bytes = b->bytes, .account = b};
+    buffer_interface i = {.bytes = b->bytes, .owner = b};
     starpu_data_register(&b->handle, -1, &i, &ops);
     starpu_data_set_name(b->handle, name);
     return GPP_OK;
@@ -292,8 +294,8 @@ void gpp__handle_unregister(gpp__handle *b)
     b->handle = NULL;
 }
 
-/* The host's writing makes what the device has of it invalid. A task's own wish to have it comes
- * late: when all its other data is there, too. */
+/* Writing on the host makes the device's copy invalid. The next copy is requested here, because a
+ * task's own request comes late: when all its other data is there, too. */
 gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp_error *err)
 {
     assert(b->fetches && bytes <= b->bytes && (data || !bytes));
@@ -301,8 +303,8 @@ gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp
         return gpp__fail(err, GPP_ERUNTIME, "tensors cannot be lent here (inside a task?)");
     b->source = (uintptr_t)data;
     b->source_bytes = bytes;
-    block_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
-    i->ptr = lent_place(b);
+    buffer_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
+    i->ptr = source_of(b);
     starpu_data_release_on_node(b->handle, STARPU_MAIN_RAM);
     starpu_data_prefetch_on_node(b->handle, b->charge[0].node, 1);
     return GPP_OK;
@@ -317,5 +319,5 @@ void gpp__handle_wait(gpp__handle *b)
 
 char *gpp__handle_pointer(void *interface)
 {
-    return (char *)((block_interface *)interface)->ptr;
+    return (char *)((buffer_interface *)interface)->ptr;
 }

@@ -1,6 +1,6 @@
 /*
- * codelets/tasks/internal.h: what the files of cells share: cell.c (a cell's surroundings and its
- * passes), update.c (norms and updates) and job.c.
+ * codelets/tasks/internal.h: what the files of cells share: cell.c (codelets, passes, losses),
+ * update.c (norms and updates) and job.c.
  */
 #ifndef GPP_CODELETS_CELL_INTERNAL_H
 #define GPP_CODELETS_CELL_INTERNAL_H
@@ -10,22 +10,23 @@
 /** The task's buffer in a role; NULL: it has none. */
 char *gpp__cell_buffer(const gpp__cell *cell, void *buffers[], gpp__role role);
 
-/* What tasks N and U do. */
+/* What norm and update tasks do. */
 gpp_status gpp__cell_norm(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *run);
 
 /**
- * Have a value of the device's judged when the device is done; nothing waits for it here.
+ * Have `inspect` called with a value of the device's when the device is done. Does not wait for it.
  * @param bytes  <= GPP__RESULT_BYTES
  */
 gpp_status gpp__cell_inspect(gpp__cell *cell, const gpp__run *run, const void *from, size_t bytes,
                              gpp__inspector inspect);
 
-/** Count an update that begins. @param clock  of its cell. @return false: the step was stopped
- * meanwhile, and the update must not change anything */
+/** Count an update that begins.
+ * @param clock  of its cell
+ * @return false: the step has been stopped, and the update must not change anything */
 bool gpp__job_begin_update(gpp__job *job, int clock);
 
-/** Note in the job that the cell has failed; `error` gets words if it has none. */
+/** Note in the job that the cell has failed. `error` gets a message if it has none. */
 void gpp__cell_failed(gpp__cell *cell, gpp_status status, gpp_error *error);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * codelets/tasks/job.c: what the cells of a step share (cell.h): how many are left, which failure is the
- * one to report, waiting.
+ * codelets/tasks/job.c: what the cells of a step share (cell.h): how many are left, which failure
+ * is the one to report, waiting.
  */
 #include <limits.h>
 #include <time.h>
@@ -109,15 +109,15 @@ static struct timespec time_of(double seconds)
     return (struct timespec){whole, (long)(1e9 * (seconds - (double)whole))};
 }
 
-/* Tasks do not note when they end for this: it is looked now and then whether some have. */
+/* Only the last task wakes the waiting thread, so it checks now and then how many are left. */
 bool gpp__job_wait_while_moving(gpp__job *job, double seconds)
 {
-    enum { LOOKS = 16 };
+    enum { CHECKS = 16 };
     pthread_mutex_lock(&job->lock);
     size_t left = job->left;
     double since = gpp__cell_now(), now = since;
     while (job->left && now - since < seconds) {
-        struct timespec until = time_of(now + seconds / LOOKS);
+        struct timespec until = time_of(now + seconds / CHECKS);
         pthread_cond_timedwait(&job->done, &job->lock, &until);
         now = gpp__cell_now();
         if (job->left != left) {

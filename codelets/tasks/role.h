@@ -23,16 +23,17 @@ typedef enum gpp__role {
     GPP__ROLE_LOSSES,
     GPP__ROLE_NORMS,
     GPP__ROLE_GATE,
-    GPP__ROLE_FETCHED,     /* the caller's, of in-port `port` */
-    GPP__ROLE_FETCHED_END, /* the caller's, of the model's end: port gpp__end_port */
+    GPP__ROLE_FETCHED,     /* copy of a tensor of the caller's, for in-port `port` */
+    GPP__ROLE_FETCHED_END, /* copy of a tensor of the caller's, for the model's end: `port` is a
+                              gpp__end_port */
     GPP__ROLES
 } gpp__role;
 
 /** What the caller gives for the end of a model. */
 typedef enum gpp__end_port {
-    GPP__END_TARGET,  /* for losses, */
-    GPP__END_WEIGHTS, /* of classes; */
-    GPP__END_GRAD,    /* for seeds: the gradient of output 0, 1, ... */
+    GPP__END_TARGET,  /* for losses */
+    GPP__END_WEIGHTS, /* for losses: the weights of classes */
+    GPP__END_GRAD,    /* for seeds: the gradient of output 0; + 1: of output 1; ... */
 } gpp__end_port;
 
 /** One buffer of a task. Ports of a partition are numbered as in its program: in-ports and

@@ -1,6 +1,6 @@
 /*
- * codelets/tasks/update.c: the cells that change parameters: norms of gradients, and updates, which fold
- * in statistics, scale gradients and let the optimizer use them.
+ * codelets/tasks/update.c: the cells that change parameters: norms of gradients, and updates, which
+ * fold in statistics, scale gradients and let the optimizer use them.
  */
 #include <math.h>
 #include <string.h>
@@ -55,12 +55,12 @@ static void update_unit(void *arg, int unit, int thread)
     }
 }
 
-/* Where the pieces of a block are in an update. */
+/* Where an update finds the pieces of a parameter block. */
 typedef struct update_place {
     char *params, *grads, *states, *room;
     size_t state_length;       /* of one state array */
-    float factor;              /* of gradients */
-    const float *factor_there; /* the same where the device has it; NULL: 1 */
+    float factor;              /* of gradients, on CPU cores */
+    const float *factor_there; /* of gradients, in the device's memory; NULL: 1 */
 } update_place;
 
 static gpp_status update_here(update_call *u, const gpp__run *run)
@@ -75,7 +75,7 @@ static gpp_status update_there(const update_call *u, const gpp__run *run, const 
                                           u->grad, at->factor_there, u->state, run->err);
 }
 
-/* What the optimizer counts for the update to come. */
+/* Prepares the optimizer's counts for the update to come. */
 static void count_on(update_call *u, int learn)
 {
     const gpp_optimizer *o = u->job->optimizer;
@@ -125,7 +125,7 @@ static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, con
                            l->label, l->param[p].name, gpp_status_text(status));
 }
 
-/* The last of the stages that have one block together: it knows the lengths. */
+/* The last of the stages that share a parameter block: it knows the lengths. */
 static const gpp__stage *last_of(const gpp__stage *s)
 {
     while (s->after)
@@ -161,7 +161,7 @@ static bool owns_and_trains(const gpp__layer *l)
     return l->shares < 0 && gpp__layer_trains(l);
 }
 
-/* Of all stages that have one block together. */
+/* Room to unpack gradients, for any of the stages that share a parameter block. */
 static size_t room_of_block(const gpp__stage *s)
 {
     size_t most = 0;
@@ -234,7 +234,7 @@ gpp_status gpp__cell_norm(gpp__cell *c, void *buffers[], const gpp__run *run)
     return status;
 }
 
-/* The updates that were counted when this cell was launched have not taken place. */
+/* The updates that were counted when this cell was launched have not taken place after all. */
 static void uncount(const gpp__cell *c)
 {
     for (const gpp__stage *s = c->stage; s; s = s->after)
@@ -246,7 +246,7 @@ static void uncount(const gpp__cell *c)
         }
 }
 
-static gpp_status judge_factor(gpp__cell *c, const void *factor, gpp_error *err)
+static gpp_status note_factor(gpp__cell *c, const void *factor, gpp_error *err)
 {
     (void)err;
     if (isnan(*(const float *)factor)) {
@@ -256,8 +256,8 @@ static gpp_status judge_factor(gpp__cell *c, const void *factor, gpp_error *err)
     return GPP_OK;
 }
 
-/* Where sums are the device's, so is what follows from them. An update that does not take place is
- * launched all the same, and does nothing. */
+/* Where the sums are in the device's memory, the device makes the factor from them. An update that
+ * must not take place is launched all the same, and does nothing. */
 static gpp_status clip_there(gpp__cell *c, const gpp__run *run, const double *sums,
                              update_place *at)
 {
@@ -269,7 +269,7 @@ static gpp_status clip_there(gpp__cell *c, const gpp__run *run, const double *su
     atomic_store(&job->norm_there, true);
     if (status != GPP_OK || !job->skip_nonfinite)
         return status;
-    return gpp__cell_inspect(c, run, factor, sizeof *factor, judge_factor);
+    return gpp__cell_inspect(c, run, factor, sizeof *factor, note_factor);
 }
 
 /* What gradients are multiplied by; NaN: the update does not take place. */
@@ -305,7 +305,7 @@ static void back_up(const gpp__cell *c, const gpp__run *run, char *backup, const
         gpp__copy_bytes(run, backup + gpp__align(last->params_end), at->states, states);
 }
 
-/* Statistics of forwards, of every partition that has its parameters here, into their buffers. */
+/* Folds the statistics of forwards into buffers, for every partition with its parameters here. */
 static gpp_status commit(gpp__cell *c, void *buffers[], const gpp__run *run, char *params)
 {
     const gpp__stage *s = c->stage;
@@ -334,7 +334,7 @@ static gpp_status learn(gpp__cell *c, const gpp__run *run, const update_place *a
     return status;
 }
 
-/* By now nothing of the step can fail any more but updates themselves. */
+/* From here on nothing of the step can fail but updates themselves. */
 gpp_status gpp__cell_update(gpp__cell *c, void *buffers[], const gpp__run *run)
 {
     char *backup = gpp__cell_buffer(c, buffers, GPP__ROLE_BACKUP);
@@ -347,7 +347,7 @@ gpp_status gpp__cell_update(gpp__cell *c, void *buffers[], const gpp__run *run)
     if (isnan(at.factor))
         atomic_store(&c->job->skipped, true);
     if (status != GPP_OK || !at.params)
-        return status; /* nothing to learn or to count, or its home does it */
+        return status; /* there is nothing to learn or to count, or the block's home does it */
     if (backup)
         back_up(c, run, backup, &at);
     if (!gpp__job_begin_update(c->job, c->clock))
