@@ -31,6 +31,13 @@
 
 #include "codelets/cpu/pool.h"
 
+/** A function or kernels for CUDA, in a .cu file; NULL in a build without CUDA. */
+#ifdef GPP__WITH_CUDA
+#define GPP__IF_CUDA(symbol) symbol
+#else
+#define GPP__IF_CUDA(symbol) NULL
+#endif
+
 #define GPP__MAX_TENSORS GPP_MAX_TENSORS /* tensors into or out of one operator, skips included */
 #define GPP__MAX_PARAMS  GPP_MAX_PARAMS  /* parameters and buffers of one operator */
 #define GPP__BATCHES     GPP_MAX_BATCHES

@@ -60,30 +60,22 @@ typedef struct gpp__sgd_factors {
 
 /* For update t, with the numbers that a parameter has besides (gpp_optimizer.scalars). */
 #define GPP__OPTIMIZER_LIST(X)                                                                     \
-    X(adadelta, gpp__adadelta_factors)                                                             \
-    X(adagrad, gpp__adagrad_factors)                                                               \
-    X(adam, gpp__adam_factors)                                                                     \
-    X(adamw, gpp__adam_factors)                                                                    \
-    X(adamax, gpp__adamax_factors)                                                                 \
-    X(nadam, gpp__nadam_factors)                                                                   \
-    X(rmsprop, gpp__rmsprop_factors)                                                               \
-    X(sgd, gpp__sgd_factors)
+    X(gpp__cuda_update_adadelta, gpp__adadelta_factors_of, gpp__adadelta_factors)                  \
+    X(gpp__cuda_update_adagrad, gpp__adagrad_factors_of, gpp__adagrad_factors)                     \
+    X(gpp__cuda_update_adam, gpp__adam_factors_of, gpp__adam_factors)                              \
+    X(gpp__cuda_update_adamw, gpp__adamw_factors_of, gpp__adam_factors)                            \
+    X(gpp__cuda_update_adamax, gpp__adamax_factors_of, gpp__adamax_factors)                        \
+    X(gpp__cuda_update_nadam, gpp__nadam_factors_of, gpp__nadam_factors)                           \
+    X(gpp__cuda_update_rmsprop, gpp__rmsprop_factors_of, gpp__rmsprop_factors)                     \
+    X(gpp__cuda_update_sgd, gpp__sgd_factors_of, gpp__sgd_factors)
 
-#define GPP__DECLARE_FACTORS(name, type)                                                           \
-    type gpp__##name##_factors_of(const void *attr, int64_t t, const double scalar[]);             \
-    gpp_status gpp__cuda_update_##name(struct gpp__cuda *cuda, const void *attr, int64_t t,        \
-                                       const double scalar[], int64_t count, float *param,         \
-                                       const float *grad, const float *factor,                     \
-                                       float *const state[], gpp_error *err);
+#define GPP__DECLARE_FACTORS(update, factors_of, type)                                             \
+    type factors_of(const void *attr, int64_t t, const double scalar[]);                           \
+    gpp_status update(struct gpp__cuda *cuda, const void *attr, int64_t t, const double scalar[],  \
+                      int64_t count, float *param, const float *grad, const float *factor,         \
+                      float *const state[], gpp_error *err);
 GPP__OPTIMIZER_LIST(GPP__DECLARE_FACTORS)
 #undef GPP__DECLARE_FACTORS
-
-/** For gpp_optimizer.update_cuda: NULL in a build without CUDA. */
-#ifdef GPP__WITH_CUDA
-#define GPP__CUDA_UPDATE(name) gpp__cuda_update_##name
-#else
-#define GPP__CUDA_UPDATE(name) NULL
-#endif
 
 #ifdef __cplusplus
 }

@@ -79,5 +79,6 @@ const gpp_loss gpp_loss_bce_with_logits = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = bce_run,
-    GPP__CUDA_LOSS(bce_with_logits, pointwise),
+    .run_cuda = GPP__IF_CUDA(gpp__bce_with_logits_run_cuda),
+    .scratch_cuda = GPP__IF_CUDA(gpp__pointwise_scratch_cuda),
 };

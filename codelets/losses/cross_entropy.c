@@ -322,6 +322,7 @@ const gpp_loss gpp_loss_cross_entropy = {
     .classes = gpp__class_count,
     .divisor = gpp__class_divisor,
     .run = cross_entropy_run,
-    GPP__CUDA_LOSS(cross_entropy, class),
+    .run_cuda = GPP__IF_CUDA(gpp__cross_entropy_run_cuda),
+    .scratch_cuda = GPP__IF_CUDA(gpp__class_scratch_cuda),
     .check = cross_entropy_check,
 };

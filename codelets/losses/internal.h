@@ -114,14 +114,6 @@ gpp_status gpp__mse_run_cuda(const gpp__loss_call *call);
 gpp_status gpp__nll_run_cuda(const gpp__loss_call *call);
 gpp_status gpp__smooth_l1_run_cuda(const gpp__loss_call *call);
 
-/* gpp_loss.run_cuda and scratch_cuda: NULL in a build without CUDA. */
-#ifdef GPP__WITH_CUDA
-#define GPP__CUDA_LOSS(name, family)                                                               \
-    .run_cuda = gpp__##name##_run_cuda, .scratch_cuda = gpp__##family##_scratch_cuda
-#else
-#define GPP__CUDA_LOSS(name, family) .run_cuda = NULL, .scratch_cuda = NULL
-#endif
-
 #ifdef __cplusplus
 }
 #endif

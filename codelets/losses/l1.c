@@ -45,5 +45,6 @@ const gpp_loss gpp_loss_l1 = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = l1_run,
-    GPP__CUDA_LOSS(l1, pointwise),
+    .run_cuda = GPP__IF_CUDA(gpp__l1_run_cuda),
+    .scratch_cuda = GPP__IF_CUDA(gpp__pointwise_scratch_cuda),
 };

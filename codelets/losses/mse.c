@@ -45,5 +45,6 @@ const gpp_loss gpp_loss_mse = {
     .each = gpp__pointwise_each,
     .divisor = gpp__pointwise_divisor,
     .run = mse_run,
-    GPP__CUDA_LOSS(mse, pointwise),
+    .run_cuda = GPP__IF_CUDA(gpp__mse_run_cuda),
+    .scratch_cuda = GPP__IF_CUDA(gpp__pointwise_scratch_cuda),
 };

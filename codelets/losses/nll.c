@@ -61,6 +61,7 @@ const gpp_loss gpp_loss_nll = {
     .classes = gpp__class_count,
     .divisor = gpp__class_divisor,
     .run = nll_run,
-    GPP__CUDA_LOSS(nll, class),
+    .run_cuda = GPP__IF_CUDA(gpp__nll_run_cuda),
+    .scratch_cuda = GPP__IF_CUDA(gpp__class_scratch_cuda),
     .check = nll_check,
 };

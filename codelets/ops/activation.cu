@@ -9,7 +9,13 @@
 #include "codelets/ops/activation.h"
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_relu, gpp__cuda_hardtanh, gpp__cuda_relu6, gpp__cuda_leaky_relu,
+    gpp__cuda_elu, gpp__cuda_sigmoid, gpp__cuda_silu, gpp__cuda_tanh, gpp__cuda_softplus,
+    gpp__cuda_gelu;
+}
 
 /* Attributes as the device functions want them. */
 typedef struct numbers {
@@ -19,6 +25,7 @@ typedef struct numbers {
 /* y of x; x's gradient from `a`, which is x or y as the operator's backward_needs says, and y's. */
 typedef float (*forward_fn)(numbers n, float x);
 typedef float (*backward_fn)(numbers n, float a, float grad);
+typedef numbers (*numbers_fn)(const void *attr);
 
 /* --- running them ----------------------------------------------------------------------------- */
 
@@ -77,20 +84,20 @@ static gpp_status activate_back(numbers n, const gpp__kernel *kernel, const gpp_
     return gpp__cuda_launched(kernel->layer, run->err);
 }
 
-/* The functions of the operator `name`: name##_of and name##_slope, with the numbers that
- * name##_numbers makes of its attributes. */
-#define ACTIVATION(name, numbers_of)                                                               \
-    static gpp_status name##_forward(const gpp__kernel *kernel, const gpp__run *run,               \
-                                     const gpp__io *io)                                            \
-    {                                                                                              \
-        return activate<name##_of>(numbers_of(kernel->layer->attr), kernel, run, io);              \
-    }                                                                                              \
-    static gpp_status name##_backward(const gpp__kernel *kernel, const gpp__run *run,              \
-                                      const gpp__io *io)                                           \
-    {                                                                                              \
-        return activate_back<name##_slope>(numbers_of(kernel->layer->attr), kernel, run, io);      \
-    }                                                                                              \
-    const gpp__kernels gpp__cuda_##name = {.forward = name##_forward, .backward = name##_backward};
+/* The functions of an operator, with the numbers that `numbers_of` makes of its attributes. */
+template <forward_fn of, numbers_fn numbers_of>
+static gpp_status activation_forward(const gpp__kernel *kernel, const gpp__run *run,
+                                     const gpp__io *io)
+{
+    return activate<of>(numbers_of(kernel->layer->attr), kernel, run, io);
+}
+
+template <backward_fn slope, numbers_fn numbers_of>
+static gpp_status activation_backward(const gpp__kernel *kernel, const gpp__run *run,
+                                      const gpp__io *io)
+{
+    return activate_back<slope>(numbers_of(kernel->layer->attr), kernel, run, io);
+}
 
 static numbers no_numbers(const void *attr)
 {
@@ -111,7 +118,8 @@ __device__ static inline float relu_slope(numbers, float y, float grad)
     return y <= 0.0f ? 0.0f : grad;
 }
 
-ACTIVATION(relu, no_numbers)
+const gpp__kernels gpp__cuda_relu = {.forward = activation_forward<relu_of, no_numbers>,
+                                     .backward = activation_backward<relu_slope, no_numbers>};
 
 /* --- hardtanh, and relu6, which is one -------------------------------------------------------- */
 
@@ -132,7 +140,9 @@ static numbers hardtanh_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(hardtanh, hardtanh_numbers)
+const gpp__kernels gpp__cuda_hardtanh = {
+    .forward = activation_forward<hardtanh_of, hardtanh_numbers>,
+    .backward = activation_backward<hardtanh_slope, hardtanh_numbers>};
 
 #define relu6_of    hardtanh_of
 #define relu6_slope hardtanh_slope
@@ -144,7 +154,8 @@ static numbers relu6_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(relu6, relu6_numbers)
+const gpp__kernels gpp__cuda_relu6 = {.forward = activation_forward<relu6_of, relu6_numbers>,
+                                      .backward = activation_backward<relu6_slope, relu6_numbers>};
 
 /* --- leaky_relu ------------------------------------------------------------------------------- */
 
@@ -164,7 +175,9 @@ static numbers leaky_relu_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(leaky_relu, leaky_relu_numbers)
+const gpp__kernels gpp__cuda_leaky_relu = {
+    .forward = activation_forward<leaky_relu_of, leaky_relu_numbers>,
+    .backward = activation_backward<leaky_relu_slope, leaky_relu_numbers>};
 
 /* --- elu -------------------------------------------------------------------------------------- */
 
@@ -184,7 +197,8 @@ static numbers elu_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(elu, elu_numbers)
+const gpp__kernels gpp__cuda_elu = {.forward = activation_forward<elu_of, elu_numbers>,
+                                    .backward = activation_backward<elu_slope, elu_numbers>};
 
 /* --- sigmoid, silu, tanh ---------------------------------------------------------------------- */
 
@@ -198,7 +212,8 @@ __device__ static inline float sigmoid_slope(numbers, float y, float grad)
     return grad * (y * (1.0f - y));
 }
 
-ACTIVATION(sigmoid, no_numbers)
+const gpp__kernels gpp__cuda_sigmoid = {.forward = activation_forward<sigmoid_of, no_numbers>,
+                                        .backward = activation_backward<sigmoid_slope, no_numbers>};
 
 __device__ static inline float silu_of(numbers, float x)
 {
@@ -211,7 +226,8 @@ __device__ static inline float silu_slope(numbers, float x, float grad)
     return grad * (s * (1.0f + x * (1.0f - s)));
 }
 
-ACTIVATION(silu, no_numbers)
+const gpp__kernels gpp__cuda_silu = {.forward = activation_forward<silu_of, no_numbers>,
+                                     .backward = activation_backward<silu_slope, no_numbers>};
 
 __device__ static inline float tanh_of(numbers, float x)
 {
@@ -223,7 +239,8 @@ __device__ static inline float tanh_slope(numbers, float y, float grad)
     return grad * (1.0f - y * y);
 }
 
-ACTIVATION(tanh, no_numbers)
+const gpp__kernels gpp__cuda_tanh = {.forward = activation_forward<tanh_of, no_numbers>,
+                                     .backward = activation_backward<tanh_slope, no_numbers>};
 
 /* --- softplus: a is beta, b the threshold ----------------------------------------------------- */
 
@@ -246,7 +263,9 @@ static numbers softplus_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(softplus, softplus_numbers)
+const gpp__kernels gpp__cuda_softplus = {
+    .forward = activation_forward<softplus_of, softplus_numbers>,
+    .backward = activation_backward<softplus_slope, softplus_numbers>};
 
 /* --- gelu: a is 1 where it is approximate. erfc and not 1 + erf, which cancels in the left tail.
  */
@@ -283,4 +302,5 @@ static numbers gelu_numbers(const void *attr)
     return n;
 }
 
-ACTIVATION(gelu, gelu_numbers)
+const gpp__kernels gpp__cuda_gelu = {.forward = activation_forward<gelu_of, gelu_numbers>,
+                                     .backward = activation_backward<gelu_slope, gelu_numbers>};

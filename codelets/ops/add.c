@@ -4,7 +4,6 @@
  * Every input's gradient is the output's. The sum may lie in the first input's memory and the first
  * gradient where the output's is.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 static gpp_status add_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
@@ -32,6 +31,8 @@ static double add_flops(const gpp__layer *layer)
     return (double)gpp__desc_count(&layer->out[0]) * (layer->in_count - 1);
 }
 
+extern const gpp__kernels gpp__cuda_add;
+
 const gpp_op gpp_op_add = {
     .name = "add",
     .infer = gpp__infer_equal,
@@ -39,5 +40,5 @@ const gpp_op gpp_op_add = {
     .flops = add_flops,
     .cpu.forward = add_forward,
     .cpu.backward = add_backward,
-    .cuda = GPP__CUDA_KERNELS(add),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_add),
 };

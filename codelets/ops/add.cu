@@ -3,8 +3,12 @@
  * output's. Memory limits both.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_add;
+}
 
 static gpp_status add_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {

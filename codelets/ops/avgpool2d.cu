@@ -10,9 +10,13 @@
  * Bound by memory: windows overlap in the cache.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/cuda/norms.h"
+#include "codelets/op.h"
 #include "codelets/ops/avgpool2d.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_avgpool2d, gpp__cuda_adaptive_avgpool2d;
+}
 
 enum { WIDE = 32, DEEP = GPP__THREADS / WIDE, LARGE = 64 /* pixels of a window */ };
 

@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "codelets/cpu/moments.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/batchnorm.h"
 
 #define UNIT      ((int64_t)1 << 16) /* elements a thread takes at a time */
@@ -432,6 +431,8 @@ static gpp_status batchnorm_backward(const gpp__kernel *kernel, const gpp__run *
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_batchnorm;
+
 const gpp_op gpp_op_batchnorm = {
     .name = "batchnorm",
     .keys = batchnorm_keys,
@@ -445,5 +446,5 @@ const gpp_op gpp_op_batchnorm = {
     .cpu.prepare = batchnorm_prepare,
     .cpu.forward = batchnorm_forward,
     .cpu.backward = batchnorm_backward,
-    .cuda = GPP__CUDA_KERNELS(batchnorm),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_batchnorm),
 };

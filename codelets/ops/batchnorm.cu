@@ -5,11 +5,15 @@
  *
  * Bound by memory, see norms.cu. Commit has a thread for a channel: it is run once a step.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/cuda/norms.h"
+#include "codelets/op.h"
 #include "codelets/ops/batchnorm.h"
 
 #include <math.h>
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_batchnorm;
+}
 
 /* --- one call --------------------------------------------------------------------------------- */
 

@@ -9,7 +9,6 @@
  * and outer index, the parts lie side by side. Each one's backward is the other's forward.
  */
 #include "codelets/ops/cat.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 #define DIM_KEY                                                                                    \
@@ -115,6 +114,8 @@ static gpp_status cat_backward(const gpp__kernel *kernel, const gpp__run *run, c
     return run_parts(kernel, run->pool, &p, GPP__BOX_GET);
 }
 
+extern const gpp__kernels gpp__cuda_cat, gpp__cuda_split;
+
 const gpp_op gpp_op_cat = {
     .name = "cat",
     .keys = cat_keys,
@@ -123,7 +124,7 @@ const gpp_op gpp_op_cat = {
     .flops = gpp__no_flops,
     .cpu.forward = cat_forward,
     .cpu.backward = cat_backward,
-    .cuda = GPP__CUDA_KERNELS(cat),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_cat),
 };
 
 /* --- split ------------------------------------------------------------------------------------ */
@@ -177,5 +178,5 @@ const gpp_op gpp_op_split = {
     .flops = gpp__no_flops,
     .cpu.forward = split_forward,
     .cpu.backward = split_backward,
-    .cuda = GPP__CUDA_KERNELS(split),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_split),
 };

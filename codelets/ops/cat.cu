@@ -5,8 +5,12 @@
  */
 #include "codelets/ops/cat.h"
 
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_cat, gpp__cuda_split;
+}
 
 /* The axis was checked when the shapes were inferred. */
 static int axis_of(const gpp__layer *layer)

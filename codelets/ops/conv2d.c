@@ -8,7 +8,6 @@
  */
 #include <string.h>
 
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/convolution.h"
 
 static const gpp__key conv2d_keys[] = {
@@ -73,6 +72,8 @@ static gpp_status conv2d_store_init(gpp__store *store, int64_t rows, gpp_error *
     return gpp__convolution_store_init(store, &how, &shape, rows, err);
 }
 
+extern const gpp__kernels gpp__cuda_conv2d;
+
 const gpp_op gpp_op_conv2d = {
     .name = "conv2d",
     .keys = conv2d_keys,
@@ -89,5 +90,5 @@ const gpp_op gpp_op_conv2d = {
     .cpu.release = gpp__convolution_release,
     .cpu.forward = gpp__convolution_forward,
     .cpu.backward = gpp__convolution_backward,
-    .cuda = GPP__CUDA_KERNELS(conv2d),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_conv2d),
 };

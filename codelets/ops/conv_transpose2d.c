@@ -14,7 +14,6 @@
  * convolution.h.
  */
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/convolution.h"
 
 static const gpp__key transposed_keys[] = {
@@ -103,6 +102,8 @@ static gpp_status transposed_store_init(gpp__store *store, int64_t rows, gpp_err
     return gpp__convolution_store_init(store, &how, &shape, rows, err);
 }
 
+extern const gpp__kernels gpp__cuda_conv_transpose2d;
+
 const gpp_op gpp_op_conv_transpose2d = {
     .name = "conv_transpose2d",
     .keys = transposed_keys,
@@ -119,5 +120,5 @@ const gpp_op gpp_op_conv_transpose2d = {
     .cpu.release = gpp__convolution_release,
     .cpu.forward = gpp__convolution_forward,
     .cpu.backward = gpp__convolution_backward,
-    .cuda = GPP__CUDA_KERNELS(conv_transpose2d),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_conv_transpose2d),
 };

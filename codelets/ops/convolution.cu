@@ -9,10 +9,14 @@
  */
 #include "codelets/cuda/conv.h"
 #include "codelets/cuda/gemm.h"
-#include "codelets/cuda/kernels.h"
 
 extern "C" {
+#include "codelets/op.h"
 #include "codelets/ops/convolution.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_conv2d, gpp__cuda_conv_transpose2d;
+}
 }
 
 enum { WEIGHT = GPP__CONVOLUTION_WEIGHT, BIAS = GPP__CONVOLUTION_BIAS };

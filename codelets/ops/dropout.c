@@ -25,7 +25,6 @@
 #endif
 
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/dropout.h"
 
 #define LANES GPP__DROPOUT_LANES
@@ -315,6 +314,8 @@ static const gpp__key dropout_keys[] = {
     {.name = NULL},
 };
 
+extern const gpp__kernels gpp__cuda_dropout, gpp__cuda_dropout2d;
+
 const gpp_op gpp_op_dropout = {
     .name = "dropout",
     .keys = dropout_keys,
@@ -325,7 +326,7 @@ const gpp_op gpp_op_dropout = {
     .passes_in_eval = always,
     .cpu.forward = dropout_forward,
     .cpu.backward = dropout_backward,
-    .cuda = GPP__CUDA_KERNELS(dropout),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_dropout),
 };
 
 const gpp_op gpp_op_dropout2d = {
@@ -339,5 +340,5 @@ const gpp_op gpp_op_dropout2d = {
     .cpu.prepare = dropout2d_prepare,
     .cpu.forward = dropout2d_forward,
     .cpu.backward = dropout2d_backward,
-    .cuda = GPP__CUDA_KERNELS(dropout2d),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_dropout2d),
 };

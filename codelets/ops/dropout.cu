@@ -12,8 +12,12 @@
 #include "codelets/ops/dropout.h"
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_dropout, gpp__cuda_dropout2d;
+}
 
 enum { LANES = GPP__DROPOUT_LANES, BLOCK = GPP__DROPOUT_BLOCK };
 

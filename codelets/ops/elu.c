@@ -5,7 +5,6 @@
  * Clevert, Unterthiner, Hochreiter, "Fast and accurate deep network learning by exponential linear
  * units", ICLR 2016.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 static const gpp__key elu_keys[] = {
@@ -39,6 +38,8 @@ VECTORISED static void elu_slope(const void *attr, const float *y, const float *
 static const gpp__activation elu_function = {elu_of, elu_slope};
 GPP__ACTIVATION_KERNELS(elu_function)
 
+extern const gpp__kernels gpp__cuda_elu;
+
 const gpp_op gpp_op_elu = {
     .name = "elu",
     .keys = elu_keys,
@@ -48,5 +49,5 @@ const gpp_op gpp_op_elu = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(elu),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_elu),
 };

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "codelets/cpu/normal.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/embedding.h"
 
 #define UNIT      ((int64_t)1 << 15) /* floats a thread takes at a time */
@@ -198,6 +197,8 @@ static gpp_status embedding_backward(const gpp__kernel *kernel, const gpp__run *
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_embedding;
+
 const gpp_op gpp_op_embedding = {
     .name = "embedding",
     .keys = embedding_keys,
@@ -210,5 +211,5 @@ const gpp_op gpp_op_embedding = {
     .flops = embedding_flops,
     .cpu.forward = embedding_forward,
     .cpu.backward = embedding_backward,
-    .cuda = GPP__CUDA_KERNELS(embedding),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_embedding),
 };

@@ -20,8 +20,12 @@
 #include <math.h>
 
 #include "codelets/cuda/gemm.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_embedding;
+}
 
 enum {
     BITS = 8,

@@ -5,7 +5,6 @@
  * the forward is the conversion to channels-first that programs use at the end of a model, and the
  * backward the one to channels-last.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 
 static gpp_status flatten_infer(gpp__layer *layer, gpp_error *err)
@@ -46,6 +45,8 @@ static double no_flops(const gpp__layer *layer)
     return 0;
 }
 
+extern const gpp__kernels gpp__cuda_channels_first;
+
 const gpp_op gpp_op_flatten = {
     .name = "flatten",
     .infer = flatten_infer,
@@ -53,5 +54,5 @@ const gpp_op gpp_op_flatten = {
     .flops = no_flops,
     .cpu.forward = flatten_forward,
     .cpu.backward = flatten_backward,
-    .cuda = GPP__CUDA_KERNELS(channels_first),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_channels_first),
 };

@@ -12,7 +12,6 @@
  * below 8e-8. t² is taken in two parts, the first of which is exact, so that the exponential, and
  * with it y, keeps a relative error below 6e-7 in the whole left tail, up to 1e-38.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 static const char *const approximations[] = {"none", "tanh", NULL};
@@ -129,6 +128,8 @@ static void gelu_slope(const void *attr, const float *x, const float *grad_y, fl
 static const gpp__activation gelu_function = {gelu_of, gelu_slope};
 GPP__ACTIVATION_KERNELS(gelu_function)
 
+extern const gpp__kernels gpp__cuda_gelu;
+
 const gpp_op gpp_op_gelu = {
     .name = "gelu",
     .keys = gelu_keys,
@@ -137,5 +138,5 @@ const gpp_op gpp_op_gelu = {
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(gelu),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_gelu),
 };

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "codelets/cpu/moments.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 #include "codelets/ops/groupnorm.h"
 
@@ -325,6 +324,8 @@ static gpp_status groupnorm_backward(const gpp__kernel *kernel, const gpp__run *
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_groupnorm, gpp__cuda_instancenorm;
+
 const gpp_op gpp_op_groupnorm = {
     .name = "groupnorm",
     .keys = groupnorm_keys,
@@ -336,7 +337,7 @@ const gpp_op gpp_op_groupnorm = {
     .cpu.prepare = groupnorm_prepare,
     .cpu.forward = groupnorm_forward,
     .cpu.backward = groupnorm_backward,
-    .cuda = GPP__CUDA_KERNELS(groupnorm),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_groupnorm),
 };
 
 const gpp_op gpp_op_instancenorm = {
@@ -350,5 +351,5 @@ const gpp_op gpp_op_instancenorm = {
     .cpu.prepare = groupnorm_prepare,
     .cpu.forward = groupnorm_forward,
     .cpu.backward = groupnorm_backward,
-    .cuda = GPP__CUDA_KERNELS(instancenorm),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_instancenorm),
 };

@@ -2,9 +2,13 @@
  * codelets/ops/groupnorm.cu: groupnorm and instancenorm on CUDA: a set of numbers for each row
  * (cuda/norms.h). What is saved is each group's mean and 1/std. Bound by memory, see norms.cu.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/cuda/norms.h"
+#include "codelets/op.h"
 #include "codelets/ops/groupnorm.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_groupnorm, gpp__cuda_instancenorm;
+}
 
 enum { WEIGHT, BIAS };
 

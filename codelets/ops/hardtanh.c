@@ -3,7 +3,6 @@
  *
  * The slope is 0 at both ends, as in PyTorch, so the backward needs y only. A NaN is passed on.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 static const gpp__key hardtanh_keys[] = {
@@ -56,6 +55,8 @@ static gpp_status hardtanh_infer(gpp__layer *layer, gpp_error *err)
     return gpp__infer_same(layer, err);
 }
 
+extern const gpp__kernels gpp__cuda_hardtanh;
+
 const gpp_op gpp_op_hardtanh = {
     .name = "hardtanh",
     .keys = hardtanh_keys,
@@ -65,5 +66,5 @@ const gpp_op gpp_op_hardtanh = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(hardtanh),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_hardtanh),
 };

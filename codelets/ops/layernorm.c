@@ -15,7 +15,6 @@
 
 #include "codelets/cpu/moments.h"
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 #include "codelets/ops/layernorm.h"
 
@@ -295,6 +294,8 @@ static gpp_status layernorm_backward(const gpp__kernel *kernel, const gpp__run *
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_layernorm;
+
 const gpp_op gpp_op_layernorm = {
     .name = "layernorm",
     .keys = layernorm_keys,
@@ -307,5 +308,5 @@ const gpp_op gpp_op_layernorm = {
     .cpu.prepare = layernorm_prepare,
     .cpu.forward = layernorm_forward,
     .cpu.backward = layernorm_backward,
-    .cuda = GPP__CUDA_KERNELS(layernorm),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_layernorm),
 };

@@ -10,11 +10,15 @@
  * and once down columns, and writes dx. With fewer lines than the device has multiprocessors it is
  * bound by the latency of a block instead.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/cuda/norms.h"
+#include "codelets/op.h"
 #include "codelets/ops/layernorm.h"
 
 #include <math.h>
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_layernorm;
+}
 
 enum {
     WEIGHT,

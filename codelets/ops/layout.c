@@ -5,7 +5,6 @@
  * them row-major. The shape, which is always said as (C, H, W), does not change. Each is the
  * other's backward. Where both layouts are the same bytes, the output is a view.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 static gpp_status layout_infer(gpp__layer *layer, gpp_error *err)
@@ -59,6 +58,8 @@ static gpp_status first_backward(const gpp__kernel *kernel, const gpp__run *run,
     return to_last(kernel, run, io->grad_out[0], io->grad_in[0]);
 }
 
+extern const gpp__kernels gpp__cuda_channels_last, gpp__cuda_channels_first;
+
 const gpp_op gpp__op_channels_last = {
     .name = "channels_last",
     .infer = layout_infer,
@@ -67,7 +68,7 @@ const gpp_op gpp__op_channels_last = {
     .flops = gpp__no_flops,
     .cpu.forward = last_forward,
     .cpu.backward = last_backward,
-    .cuda = GPP__CUDA_KERNELS(channels_last),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_channels_last),
 };
 
 const gpp_op gpp__op_channels_first = {
@@ -78,5 +79,5 @@ const gpp_op gpp__op_channels_first = {
     .flops = gpp__no_flops,
     .cpu.forward = first_forward,
     .cpu.backward = first_backward,
-    .cuda = GPP__CUDA_KERNELS(channels_first),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_channels_first),
 };

@@ -8,8 +8,12 @@
  * and neighbours read from a few lines.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_channels_last, gpp__cuda_channels_first;
+}
 
 enum { TILE = 32, LINES = 8 }; /* a block: TILE times LINES threads */
 enum { SHORT = 8 };            /* sides up to which there are no tiles */

@@ -5,7 +5,6 @@
  * `slope`, as in PyTorch. Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network
  * acoustic models", ICML 2013.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 static const gpp__key leaky_relu_keys[] = {
@@ -39,6 +38,8 @@ VECTORISED static void leaky_relu_slope(const void *attr, const float *y, const 
 static const gpp__activation leaky_relu_function = {leaky_relu_of, leaky_relu_slope};
 GPP__ACTIVATION_KERNELS(leaky_relu_function)
 
+extern const gpp__kernels gpp__cuda_leaky_relu;
+
 const gpp_op gpp_op_leaky_relu = {
     .name = "leaky_relu",
     .keys = leaky_relu_keys,
@@ -48,5 +49,5 @@ const gpp_op gpp_op_leaky_relu = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(leaky_relu),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_leaky_relu),
 };

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "codelets/cpu/gemm.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 
 #define ROWS         GPP__GEMM_BLOCK
@@ -338,6 +337,8 @@ static gpp_status linear_backward(const gpp__kernel *kernel, const gpp__run *run
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_linear;
+
 const gpp_op gpp_op_linear = {
     .name = "linear",
     .keys = linear_keys,
@@ -349,5 +350,5 @@ const gpp_op gpp_op_linear = {
     .cpu.prepare = linear_prepare,
     .cpu.forward = linear_forward,
     .cpu.backward = linear_backward,
-    .cuda = GPP__CUDA_KERNELS(linear),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_linear),
 };

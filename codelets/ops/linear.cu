@@ -10,7 +10,11 @@
  * and conversions are passes over y, dy and x, bound by memory.
  */
 #include "codelets/cuda/gemm.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_linear;
+}
 
 enum { WEIGHT, BIAS };
 

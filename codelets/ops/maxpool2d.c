@@ -20,7 +20,6 @@
 #include <immintrin.h>
 #endif
 
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 #include "codelets/ops/maxpool2d.h"
 
@@ -503,6 +502,8 @@ static gpp_status maxpool2d_backward(const gpp__kernel *kernel, const gpp__run *
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_maxpool2d;
+
 const gpp_op gpp_op_maxpool2d = {
     .name = "maxpool2d",
     .keys = maxpool2d_keys,
@@ -514,5 +515,5 @@ const gpp_op gpp_op_maxpool2d = {
     .cpu.release = maxpool2d_release,
     .cpu.forward = maxpool2d_forward,
     .cpu.backward = maxpool2d_backward,
-    .cuda = GPP__CUDA_KERNELS(maxpool2d),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_maxpool2d),
 };

@@ -8,10 +8,14 @@
  * overlap in the cache.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/maxpool2d.h"
 
 #include <math.h>
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_maxpool2d;
+}
 
 typedef struct axis {
     int64_t in, out, kernel, stride, padding, dilation;

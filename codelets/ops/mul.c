@@ -5,7 +5,6 @@
  * division, so zeros are no exception.
  */
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/internal.h"
 
 typedef struct pass {
@@ -74,6 +73,8 @@ static double mul_flops(const gpp__layer *layer)
     return (double)gpp__desc_count(&layer->out[0]) * (layer->in_count - 1);
 }
 
+extern const gpp__kernels gpp__cuda_mul;
+
 const gpp_op gpp_op_mul = {
     .name = "mul",
     .infer = gpp__infer_equal,
@@ -81,5 +82,5 @@ const gpp_op gpp_op_mul = {
     .flops = mul_flops,
     .cpu.forward = mul_forward,
     .cpu.backward = mul_backward,
-    .cuda = GPP__CUDA_KERNELS(mul),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_mul),
 };

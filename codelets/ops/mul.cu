@@ -5,8 +5,12 @@
  * Memory limits both ways.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_mul;
+}
 
 typedef struct product {
     const float *factor[GPP__MAX_TENSORS];

@@ -5,7 +5,6 @@
  * Without any it is a view. The backward takes the gradient's inner part.
  */
 #include "codelets/ops/pad.h"
-#include "codelets/cuda/kernels.h"
 
 #define SIDE(side)                                                                                 \
     {                                                                                              \
@@ -78,6 +77,8 @@ static gpp_status pad_backward(const gpp__kernel *kernel, const gpp__run *run, c
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_pad;
+
 const gpp_op gpp_op_pad = {
     .name = "pad",
     .keys = pad_keys,
@@ -87,5 +88,5 @@ const gpp_op gpp_op_pad = {
     .flops = gpp__no_flops,
     .cpu.forward = pad_forward,
     .cpu.backward = pad_backward,
-    .cuda = GPP__CUDA_KERNELS(pad),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_pad),
 };

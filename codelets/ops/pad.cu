@@ -5,7 +5,11 @@
 #include "codelets/ops/pad.h"
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_pad;
+}
 
 static gpp_status pad_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {

@@ -11,7 +11,6 @@
  */
 #include <stdio.h>
 
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/pop.h"
 
 static const char *const modes[] = {"add", "cat", NULL};
@@ -184,6 +183,8 @@ static gpp_status pop_backward(const gpp__kernel *kernel, const gpp__run *run, c
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_pop, gpp__cuda_combine;
+
 const gpp_op gpp_op_pop = {
     .name = "pop",
     .keys = pop_keys,
@@ -194,7 +195,7 @@ const gpp_op gpp_op_pop = {
     .flops = pop_flops,
     .cpu.forward = pop_forward,
     .cpu.backward = pop_backward,
-    .cuda = GPP__CUDA_KERNELS(pop),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_pop),
 };
 
 const gpp_op gpp_op_combine = {
@@ -206,5 +207,5 @@ const gpp_op gpp_op_combine = {
     .flops = pop_flops,
     .cpu.forward = pop_forward,
     .cpu.backward = pop_backward,
-    .cuda = GPP__CUDA_KERNELS(combine),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_combine),
 };

@@ -8,7 +8,11 @@
 #include "codelets/ops/pop.h"
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_pop, gpp__cuda_combine;
+}
 
 static gpp_status fail_absent(const gpp__kernel *kernel, const gpp__run *run)
 {

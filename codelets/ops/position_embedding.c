@@ -10,7 +10,6 @@
 
 #include "codelets/cpu/normal.h"
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 
 #define UNIT  ((int64_t)1 << 15) /* elements a thread takes at a time */
 #define CHUNK 256                /* elements of W whose sums are taken together */
@@ -143,6 +142,8 @@ static gpp_status position_embedding_backward(const gpp__kernel *kernel, const g
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_position_embedding;
+
 const gpp_op gpp_op_position_embedding = {
     .name = "position_embedding",
     .keys = position_embedding_keys,
@@ -152,5 +153,5 @@ const gpp_op gpp_op_position_embedding = {
     .init = position_embedding_init,
     .cpu.forward = position_embedding_forward,
     .cpu.backward = position_embedding_backward,
-    .cuda = GPP__CUDA_KERNELS(position_embedding),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_position_embedding),
 };

@@ -5,8 +5,12 @@
  * table's gradient, and the copy of the other.
  */
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_position_embedding;
+}
 
 /* y[k] = x[k] + w[k % row], in packs; y may be x. */
 template <int W>

@@ -3,7 +3,6 @@
  *
  * The slope is 0 at 0 and at 6, as in PyTorch, so the backward needs y only. A NaN is passed on.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 VECTORISED static void relu6_of(const void *attr, const float *x, float *y, int64_t count)
@@ -26,6 +25,8 @@ VECTORISED static void relu6_slope(const void *attr, const float *y, const float
 static const gpp__activation relu6_function = {relu6_of, relu6_slope};
 GPP__ACTIVATION_KERNELS(relu6_function)
 
+extern const gpp__kernels gpp__cuda_relu6;
+
 const gpp_op gpp_op_relu6 = {
     .name = "relu6",
     .infer = gpp__infer_same,
@@ -33,5 +34,5 @@ const gpp_op gpp_op_relu6 = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(relu6),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_relu6),
 };

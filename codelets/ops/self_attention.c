@@ -26,7 +26,6 @@
 #include "codelets/cpu/exponential.h"
 #include "codelets/cpu/gemm.h"
 #include "codelets/cpu/vectorised.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/op.h"
 #include "codelets/ops/self_attention.h"
 
@@ -615,6 +614,8 @@ static gpp_status self_attention_backward(const gpp__kernel *kernel, const gpp__
     return GPP_OK;
 }
 
+extern const gpp__kernels gpp__cuda_self_attention;
+
 const gpp_op gpp_op_self_attention = {
     .name = "self_attention",
     .keys = self_attention_keys,
@@ -626,5 +627,5 @@ const gpp_op gpp_op_self_attention = {
     .cpu.prepare = self_attention_prepare,
     .cpu.forward = self_attention_forward,
     .cpu.backward = self_attention_backward,
-    .cuda = GPP__CUDA_KERNELS(self_attention),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_self_attention),
 };

@@ -19,8 +19,12 @@
 #include <math.h>
 
 #include "codelets/cuda/gemm.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/self_attention.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_self_attention;
+}
 
 /* A strip and its gradient fit the second cache of an A100. */
 #define SCORES ((int64_t)16 << 20)

@@ -3,7 +3,6 @@
  *
  * The backward needs y only: dx = dy y (1 - y).
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 VECTORISED static void sigmoid_of(const void *attr, const float *x, float *y, int64_t count)
@@ -26,6 +25,8 @@ VECTORISED static void sigmoid_slope(const void *attr, const float *y, const flo
 static const gpp__activation sigmoid_function = {sigmoid_of, sigmoid_slope};
 GPP__ACTIVATION_KERNELS(sigmoid_function)
 
+extern const gpp__kernels gpp__cuda_sigmoid;
+
 const gpp_op gpp_op_sigmoid = {
     .name = "sigmoid",
     .infer = gpp__infer_same,
@@ -33,5 +34,5 @@ const gpp_op gpp_op_sigmoid = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(sigmoid),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_sigmoid),
 };

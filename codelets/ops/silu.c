@@ -4,7 +4,6 @@
  * dx = dy σ (1 + x (1 - σ)). Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural
  * network function approximation", Neural Networks 107 (2018).
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 GPP__ELEMENT float silu_slope_at(float x)
@@ -33,11 +32,13 @@ VECTORISED static void silu_slope(const void *attr, const float *x, const float 
 static const gpp__activation silu_function = {silu_of, silu_slope};
 GPP__ACTIVATION_KERNELS(silu_function)
 
+extern const gpp__kernels gpp__cuda_silu;
+
 const gpp_op gpp_op_silu = {
     .name = "silu",
     .infer = gpp__infer_same,
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(silu),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_silu),
 };

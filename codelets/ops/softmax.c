@@ -11,7 +11,6 @@
  * a row is summed in strands; else up to COLUMNS neighbours go side by side, each summed in order.
  */
 #include "codelets/ops/softmax.h"
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 enum { STRANDS = 16, CHUNK = 256, COLUMNS = 64 };
@@ -289,6 +288,8 @@ static gpp_status softmax_backward(const gpp__kernel *kernel, const gpp__run *ru
         (pass){.log = false, .a = io->out[0], .grad = io->grad_out[0], .to = io->grad_in[0]});
 }
 
+extern const gpp__kernels gpp__cuda_softmax, gpp__cuda_log_softmax;
+
 const gpp_op gpp_op_softmax = {
     .name = "softmax",
     .keys = softmax_keys,
@@ -299,7 +300,7 @@ const gpp_op gpp_op_softmax = {
     .flops = softmax_flops,
     .cpu.forward = softmax_forward,
     .cpu.backward = softmax_backward,
-    .cuda = GPP__CUDA_KERNELS(softmax),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_softmax),
 };
 
 static gpp_status log_softmax_forward(const gpp__kernel *kernel, const gpp__run *run,
@@ -326,5 +327,5 @@ const gpp_op gpp_op_log_softmax = {
     .flops = softmax_flops,
     .cpu.forward = log_softmax_forward,
     .cpu.backward = log_softmax_backward,
-    .cuda = GPP__CUDA_KERNELS(log_softmax),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_log_softmax),
 };

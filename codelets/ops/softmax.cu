@@ -18,8 +18,12 @@
 #include <math.h>
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
 #include "codelets/ops/internal.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_softmax, gpp__cuda_log_softmax;
+}
 
 /* How a block of GPP__THREADS threads is given to lines. */
 typedef struct groups {

@@ -4,7 +4,6 @@
  * With z = beta x it is max(z, 0) + log(1 + exp(-|z|)), which neither overflows nor cancels. Where
  * z is above `threshold`, y = x, as in PyTorch. dx = dy σ(z), above the threshold dy.
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 static const gpp__key softplus_keys[] = {
@@ -53,6 +52,8 @@ VECTORISED static void softplus_slope(const void *attr, const float *x, const fl
 static const gpp__activation softplus_function = {softplus_of, softplus_slope};
 GPP__ACTIVATION_KERNELS(softplus_function)
 
+extern const gpp__kernels gpp__cuda_softplus;
+
 const gpp_op gpp_op_softplus = {
     .name = "softplus",
     .keys = softplus_keys,
@@ -61,5 +62,5 @@ const gpp_op gpp_op_softplus = {
     .backward_needs = GPP_NEEDS_INPUT,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(softplus),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_softplus),
 };

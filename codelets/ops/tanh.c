@@ -5,7 +5,6 @@
  * is
  * 1. The backward needs y only: dx = dy (1 - y²).
  */
-#include "codelets/cuda/kernels.h"
 #include "codelets/ops/activation.h"
 
 GPP__ELEMENT float tanh_one(float x)
@@ -34,6 +33,8 @@ VECTORISED static void tanh_slope(const void *attr, const float *y, const float 
 static const gpp__activation tanh_function = {tanh_of, tanh_slope};
 GPP__ACTIVATION_KERNELS(tanh_function)
 
+extern const gpp__kernels gpp__cuda_tanh;
+
 const gpp_op gpp_op_tanh = {
     .name = "tanh",
     .infer = gpp__infer_same,
@@ -41,5 +42,5 @@ const gpp_op gpp_op_tanh = {
     .in_place = true,
     .cpu.forward = forward,
     .cpu.backward = backward,
-    .cuda = GPP__CUDA_KERNELS(tanh),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_tanh),
 };

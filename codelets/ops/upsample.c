@@ -8,7 +8,6 @@
  *   bilinear, align_corners    next to o (in - 1) / (out - 1): the corners' pixels stay
  */
 #include "codelets/ops/upsample.h"
-#include "codelets/cuda/kernels.h"
 
 static const char *const modes[] = {"nearest", "bilinear", NULL};
 
@@ -93,6 +92,8 @@ static double upsample_flops(const gpp__layer *layer)
     return each * (double)gpp__desc_count(&layer->out[0]);
 }
 
+extern const gpp__kernels gpp__cuda_upsample;
+
 const gpp_op gpp_op_upsample = {
     .name = "upsample",
     .keys = upsample_keys,
@@ -103,5 +104,5 @@ const gpp_op gpp_op_upsample = {
     .cpu.release = gpp__resample_release,
     .cpu.forward = gpp__resample_forward,
     .cpu.backward = gpp__resample_backward,
-    .cuda = GPP__CUDA_KERNELS(upsample),
+    .cuda = GPP__IF_CUDA(&gpp__cuda_upsample),
 };

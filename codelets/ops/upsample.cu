@@ -11,7 +11,11 @@
 #include "codelets/ops/upsample.h"
 
 #include "codelets/cuda/cuda.h"
-#include "codelets/cuda/kernels.h"
+#include "codelets/op.h"
+
+extern "C" {
+extern const gpp__kernels gpp__cuda_upsample;
+}
 
 /* What an output takes along an axis: input `first` times head, then first + 1 times rest. */
 typedef struct window {

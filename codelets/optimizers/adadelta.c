@@ -86,5 +86,5 @@ const gpp_optimizer gpp_optimizer_adadelta = {
     .lr_offset = offsetof(adadelta_attr, lr),
     .weight_decay_offset = offsetof(adadelta_attr, weight_decay),
     .update = adadelta_update,
-    .update_cuda = GPP__CUDA_UPDATE(adadelta),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_adadelta),
 };

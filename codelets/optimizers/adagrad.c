@@ -76,5 +76,5 @@ const gpp_optimizer gpp_optimizer_adagrad = {
     .lr_offset = offsetof(adagrad_attr, lr),
     .weight_decay_offset = offsetof(adagrad_attr, weight_decay),
     .update = adagrad_update,
-    .update_cuda = GPP__CUDA_UPDATE(adagrad),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_adagrad),
 };

@@ -134,7 +134,7 @@ const gpp_optimizer gpp_optimizer_adam = {
     .lr_offset = offsetof(adam_attr, lr),
     .weight_decay_offset = offsetof(adam_attr, weight_decay),
     .update = adam_update,
-    .update_cuda = GPP__CUDA_UPDATE(adam),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_adam),
 };
 
 const gpp_optimizer gpp_optimizer_adamw = {
@@ -147,5 +147,5 @@ const gpp_optimizer gpp_optimizer_adamw = {
     .lr_offset = offsetof(adam_attr, lr),
     .weight_decay_offset = offsetof(adam_attr, weight_decay),
     .update = adamw_update,
-    .update_cuda = GPP__CUDA_UPDATE(adamw),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_adamw),
 };

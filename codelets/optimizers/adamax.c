@@ -83,5 +83,5 @@ const gpp_optimizer gpp_optimizer_adamax = {
     .lr_offset = offsetof(adamax_attr, lr),
     .weight_decay_offset = offsetof(adamax_attr, weight_decay),
     .update = adamax_update,
-    .update_cuda = GPP__CUDA_UPDATE(adamax),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_adamax),
 };

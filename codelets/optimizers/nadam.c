@@ -103,5 +103,5 @@ const gpp_optimizer gpp_optimizer_nadam = {
     .scalars = 1,
     .advance = nadam_advance,
     .update = nadam_update,
-    .update_cuda = GPP__CUDA_UPDATE(nadam),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_nadam),
 };

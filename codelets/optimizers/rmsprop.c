@@ -119,5 +119,5 @@ const gpp_optimizer gpp_optimizer_rmsprop = {
     .lr_offset = offsetof(rmsprop_attr, lr),
     .weight_decay_offset = offsetof(rmsprop_attr, weight_decay),
     .update = rmsprop_update,
-    .update_cuda = GPP__CUDA_UPDATE(rmsprop),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_rmsprop),
 };

@@ -119,5 +119,5 @@ const gpp_optimizer gpp_optimizer_sgd = {
     .lr_offset = offsetof(sgd_attr, lr),
     .weight_decay_offset = offsetof(sgd_attr, weight_decay),
     .update = sgd_update,
-    .update_cuda = GPP__CUDA_UPDATE(sgd),
+    .update_cuda = GPP__IF_CUDA(gpp__cuda_update_sgd),
 };

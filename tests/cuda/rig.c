@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/cuda/kernels.h"
-
 /* --- devices and their memory ----------------------------------------------------------------- */
 
 #define FINE(expression)                                                                           \
@@ -169,17 +167,17 @@ typedef struct sides {
     char *grad_out[CALLS][GPP__MAX_TENSORS];
 } sides;
 
-/* The operators' CUDA functions by name: built without CUDA, an operator does not have them. */
-static const gpp__kernels *kernels_of(const char *name)
+const gpp__kernels *cuda_kernels_of(const char *name)
 {
-#define ENTRY(op) {.name = #op, .kernels = &gpp__cuda_##op},
+    static const char prefix[] = "gpp__cuda_";
+#define ENTRY(kernels) {#kernels, &kernels},
     static const struct {
-        const char *name;
+        const char *symbol;
         const gpp__kernels *kernels;
-    } all[] = {GPP__CUDA_OP_LIST(ENTRY)};
+    } all[] = {RIG_KERNEL_LIST(ENTRY)};
 #undef ENTRY
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        if (strcmp(all[k].name, name) == 0)
+        if (strcmp(all[k].symbol + strlen(prefix), name) == 0)
             return all[k].kernels;
     return NULL;
 }
@@ -323,7 +321,7 @@ static void make_cpu(sides *s)
 static void make_cuda(sides *s)
 {
     gpp__cuda *cuda = cuda_device(s->c->math);
-    s->op = kernels_of(s->layer->op->name);
+    s->op = cuda_kernels_of(s->layer->op->name);
     cr_assert(s->op != NULL, "%s: this operator has no CUDA functions", s->name);
     s->run = s->cpu->run;
     s->run.pool = NULL;

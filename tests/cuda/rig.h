@@ -22,6 +22,54 @@
 #include "codelets/cuda/cuda.h"
 #include "tests/support.h"
 
+/* The kernels under test: gpp_op.cuda is NULL in a library without CUDA. Emulated, test_cuda_layout.c
+ * checks that no operator's kernels are missing here. */
+#define RIG_KERNEL_LIST(X)                                                                         \
+    X(gpp__cuda_linear)                                                                            \
+    X(gpp__cuda_conv2d)                                                                            \
+    X(gpp__cuda_conv_transpose2d)                                                                  \
+    X(gpp__cuda_relu)                                                                              \
+    X(gpp__cuda_maxpool2d)                                                                         \
+    X(gpp__cuda_dropout)                                                                           \
+    X(gpp__cuda_dropout2d)                                                                         \
+    X(gpp__cuda_pop)                                                                               \
+    X(gpp__cuda_combine)                                                                           \
+    X(gpp__cuda_add)                                                                               \
+    X(gpp__cuda_mul)                                                                               \
+    X(gpp__cuda_cat)                                                                               \
+    X(gpp__cuda_split)                                                                             \
+    X(gpp__cuda_tanh)                                                                              \
+    X(gpp__cuda_sigmoid)                                                                           \
+    X(gpp__cuda_gelu)                                                                              \
+    X(gpp__cuda_silu)                                                                              \
+    X(gpp__cuda_leaky_relu)                                                                        \
+    X(gpp__cuda_relu6)                                                                             \
+    X(gpp__cuda_hardtanh)                                                                          \
+    X(gpp__cuda_elu)                                                                               \
+    X(gpp__cuda_softplus)                                                                          \
+    X(gpp__cuda_avgpool2d)                                                                         \
+    X(gpp__cuda_adaptive_avgpool2d)                                                                \
+    X(gpp__cuda_upsample)                                                                          \
+    X(gpp__cuda_pad)                                                                               \
+    X(gpp__cuda_softmax)                                                                           \
+    X(gpp__cuda_log_softmax)                                                                       \
+    X(gpp__cuda_batchnorm)                                                                         \
+    X(gpp__cuda_layernorm)                                                                         \
+    X(gpp__cuda_instancenorm)                                                                      \
+    X(gpp__cuda_groupnorm)                                                                         \
+    X(gpp__cuda_embedding)                                                                         \
+    X(gpp__cuda_position_embedding)                                                                \
+    X(gpp__cuda_self_attention)                                                                    \
+    X(gpp__cuda_channels_last)                                                                     \
+    X(gpp__cuda_channels_first)
+
+#define RIG_KERNEL_DECLARE(kernels) extern const gpp__kernels kernels;
+RIG_KERNEL_LIST(RIG_KERNEL_DECLARE)
+#undef RIG_KERNEL_DECLARE
+
+/** Kernels of a built-in operator; NULL: it has none for CUDA. */
+const gpp__kernels *cuda_kernels_of(const char *name);
+
 /** What inputs are filled with. Tensors of integers get 0 ... limit-1 in any case. */
 typedef enum cuda_fill {
     CUDA_FILL_UNIFORM, /* in [-2, 2) */

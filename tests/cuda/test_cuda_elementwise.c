@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/cuda/kernels.h"
 #include "tests/cuda/rig.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/cuda/kernels.h"
 #include "tests/cuda/rig.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
@@ -451,4 +450,13 @@ ParameterizedTestParameters(cuda_layout, channels_move_as_on_the_cpu)
 ParameterizedTest(cuda_case *c, cuda_layout, channels_move_as_on_the_cpu)
 {
     cuda_check(c);
+}
+
+/* --- the list of kernels under test ----------------------------------------------------------- */
+
+Test(cuda_layout, no_operators_kernels_are_left_out_of_these_tests)
+{
+    for (const gpp_op *const *op = gpp__ops; *op; op++)
+        if ((*op)->cuda)
+            cr_expect_eq((*op)->cuda, cuda_kernels_of((*op)->name), "%s", (*op)->name);
 }

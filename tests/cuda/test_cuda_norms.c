@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codelets/cuda/kernels.h"
 #include "codelets/cuda/norms.h"
 #include "tests/cuda/rig.h"
 

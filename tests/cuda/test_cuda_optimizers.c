@@ -19,9 +19,9 @@ typedef gpp_status (*update_fn)(struct gpp__cuda *cuda, const void *attr, int64_
                                 gpp_error *err);
 
 /* By name: built without CUDA, an optimizer does not have it. */
-#define ENTRY(name, factors) {#name, gpp__cuda_update_##name},
+#define ENTRY(update, factors_of, factors) {#update, update},
 static const struct {
-    char name[12];
+    char symbol[40];
     update_fn update;
 } functions[] = {GPP__OPTIMIZER_LIST(ENTRY)};
 #undef ENTRY
@@ -50,7 +50,7 @@ static void find_optimizer(update_rig *r, const char *spec)
         if (strcmp((*o)->name, name) == 0)
             r->optimizer = *o;
     for (size_t k = 0; k < COUNT(functions); k++)
-        if (strcmp(functions[k].name, name) == 0)
+        if (strcmp(functions[k].symbol + strlen("gpp__cuda_update_"), name) == 0)
             r->update = functions[k].update;
     cr_assert(r->optimizer && r->update, "%s", spec);
     r->attr = calloc(1, r->optimizer->attr_size);
