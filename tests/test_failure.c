@@ -134,7 +134,7 @@ Test(failure, later_cycles_do_not_run)
     cr_assert_eq(step(pipe, 1, &err), GPP_EKERNEL);
     const gpp__task_graph *e = NULL;
     for (int k = 0; k < GPP__TASK_GRAPHS; k++)
-        e = pipe->graph[k] ? pipe->graph[k] : e;
+        e = pipe->cache.graph[k] ? pipe->cache.graph[k] : e;
     int ran = 0;
     for (size_t k = 0; k < e->step.plan->tasks; k++)
         ran += e->cell[k].end > e->cell[k].start;
@@ -240,7 +240,7 @@ Test(failure, a_thousand_failing_steps_between_good_ones_change_nothing)
         cr_assert_eq(step(hit, (uint64_t)s, &err), GPP_OK, "step %d: %s", s, err.msg);
         cr_assert_eq(step(spared, (uint64_t)s, &err), GPP_OK, "%s", err.msg);
         for (int d = 0; s == 10 || s == 999 ? d < hit->recipe->devices : false; d++)
-            bytes[s == 999][d] = atomic_load(&hit->state[d].meter.now);
+            bytes[s == 999][d] = atomic_load(&hit->device[d].meter.now);
     }
     test_trace a = {0}, b = {0};
     test_trace_params(&a, hit);

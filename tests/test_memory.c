@@ -374,7 +374,7 @@ Test(memory, that_is_not_there_is_an_error)
     gpp_pipe *pipe = test_pipe_new(&test_models[1], &o);
     gpp_error err = GPP_ERROR_INIT;
     gpp__handle b = {.bytes = (size_t)1 << 50};
-    b.charge[0].meter = &pipe->state[0].meter;
+    b.charge[0].meter = &pipe->device[0].meter;
     cr_expect_eq(gpp__handle_register(&b, "too much", &err), GPP_ENOMEM);
     cr_expect(strstr(err.msg, "too much"), "%s", err.msg);
     cr_expect_null(b.handle);

@@ -211,7 +211,7 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     o.chunks = 4;
     gpp_pipe *pipe = test_pipe_new(&test_models[0], &o);
     cr_assert_eq(pipe->recipe->devices, 2);
-    cr_expect_neq(pipe->state[0].node, pipe->state[1].node);
+    cr_expect_neq(pipe->device[0].node, pipe->device[1].node);
     test_trace t = {0};
     test_train(pipe, 3, rows, &t);
     cr_expect_eq(test_trace_differs(&one, &t), -1);
@@ -219,7 +219,7 @@ Test(runtime, two_memory_nodes_give_the_same_bits_and_move_only_boundaries)
     for (int c = 0; c < GPP__CLASSES; c++)
         for (int j = 0; j < pipe->slot_lists; j++)
             for (int k = 0; k < pipe->slots[c][j].count; k++) {
-                size_t copies = atomic_load(&pipe->slots[c][j].block[k]->copies);
+                size_t copies = atomic_load(&pipe->slots[c][j].handle[k]->copies);
                 moved += copies;
                 bool crosses = c == GPP__EDGE && j == 0;
                 bool read_by_host = c == GPP__LOSSES;
@@ -264,25 +264,25 @@ Test(runtime, the_hosts_copy_of_a_buffer_is_not_its_devices_memory)
     gpp__runtime_release(&runtime);
 }
 
-/* Copies of the buffers of route `r`, and whether the other memory node has any of them. */
-static size_t copies_of_route(const gpp_pipe *pipe, int r, bool *on_node1)
+/* Copies of the buffers of edge `r`, and whether the other memory node has any of them. */
+static size_t copies_on_edge(const gpp_pipe *pipe, int r, bool *on_node1)
 {
     size_t copies = 0;
     const gpp__slots *s = &pipe->slots[GPP__EDGE][r];
     *on_node1 = false;
     for (int k = 0; k < s->count; k++) {
         int allocated = 0, valid = 0, requested = 0;
-        if (!s->block[k]->handle)
+        if (!s->handle[k]->handle)
             continue;
-        starpu_data_query_status(s->block[k]->handle, (int)pipe->state[1].node, &allocated, &valid,
-                                 &requested);
+        starpu_data_query_status(s->handle[k]->handle, (int)pipe->device[1].node, &allocated,
+                                 &valid, &requested);
         *on_node1 |= allocated || valid || requested;
-        copies += atomic_load(&s->block[k]->copies);
+        copies += atomic_load(&s->handle[k]->copies);
     }
     return copies;
 }
 
-/* Three partitions, a skip from the first to the last, 3 steps of 4 micro-batches. Copies by route:
+/* Three partitions, a skip from the first to the last, 3 steps of 4 micro-batches. Copies by edge:
  * 0 -> 1, 1 -> 2, the skip. */
 static void count_copies(const char *const device[3], gpp_checkpoint mode, size_t copies[3],
                          bool *skip_on_node1)
@@ -303,13 +303,13 @@ static void count_copies(const char *const device[3], gpp_checkpoint mode, size_
     o.checkpoint = mode;
     gpp_pipe *pipe = test_pipe_new(&m, &o);
     cr_assert_eq(pipe->recipe->devices, 2);
-    cr_assert_neq(pipe->state[0].node, pipe->state[1].node);
+    cr_assert_neq(pipe->device[0].node, pipe->device[1].node);
     test_trace t = {0};
     test_train(pipe, 3, batch, &t);
     for (int r = 0; r < pipe->recipe->edges; r++) {
         const gpp__recipe_edge *c = &pipe->recipe->edge[r];
         bool on_node1;
-        size_t count = copies_of_route(pipe, r, &on_node1);
+        size_t count = copies_on_edge(pipe, r, &on_node1);
         bool skip = c->from == 0 && c->to == 2;
         if (skip)
             *skip_on_node1 = on_node1;
@@ -350,7 +350,7 @@ static atomic_bool prefetched;
 static bool on_its_way(gpp__handle *b)
 {
     int allocated, valid, requested;
-    starpu_data_query_status(b->handle, (int)prefetching->state[1].node, &allocated, &valid,
+    starpu_data_query_status(b->handle, (int)prefetching->device[1].node, &allocated, &valid,
                              &requested);
     return valid || requested;
 }
@@ -359,7 +359,7 @@ static gpp_status wait_forward(const gpp__kernel *k, const gpp__run *run, const 
     struct timespec now, end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += 30;
-    gpp__handle *next = prefetching->slots[GPP__EDGE][0].block[1];
+    gpp__handle *next = prefetching->slots[GPP__EDGE][0].handle[1];
     while (run->row0[0] == 0 && !(prefetched = on_its_way(next))) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))

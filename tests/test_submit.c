@@ -1078,8 +1078,8 @@ Test(submit, steps_in_an_order_that_nobody_fills_are_given_up_and_the_pipe_goes_
     run_ahead(p, &b, submit_train, 3, 3, "moves");
     run_ahead(q, &b, submit_train, 3, 3, "moves");
     OK(gpp_pipe_set_watchdog(p, DRAINED, &err), "watched");
-    OK(gpp__lane_reserve(p->state[last].lane, 1, &err), "nobody's");
-    gpp__lane_extend(p->state[last].lane, 1);
+    OK(gpp__lane_reserve(p->device[last].lane, 1, &err), "nobody's");
+    gpp__lane_extend(p->device[last].lane, 1);
     for (int k = 0; k < 3; k++)
         OK(submit_train(p, &b, &err), "waits for nobody");
     for (int k = 0; k < 3; k++) {
@@ -1087,7 +1087,7 @@ Test(submit, steps_in_an_order_that_nobody_fills_are_given_up_and_the_pipe_goes_
         cr_expect_eq(gpp_pipe_wait(p, NULL, &err), k ? GPP_ECANCELED : GPP_ETIMEDOUT, "%s",
                      err.msg);
     }
-    cr_expect_not(p->stuck);
+    cr_expect_not(p->watchdog.stuck);
     OK(gpp_pipe_set_watchdog(p, NEVER_SOON, NULL), "watched");
     gpp_error_clear(&err);
     run_ahead(p, &b, submit_train, 3, 2, "goes on");
@@ -1352,7 +1352,7 @@ Test(submit, losses_of_every_step_are_kept_where_its_submission_found_them)
         OK(gpp_pipe_submit(p, &b.x, &b.target, NULL, &err), "kept");
     }
     OK(gpp_pipe_keep_losses(p, NULL, &err), "not any more");
-    cr_expect_eq(p->landed, STEPS, "steps in flight still write");
+    cr_expect_eq(p->submitted.landed, STEPS, "steps in flight still write");
     t.data = want;
     OK(gpp_pipe_keep_losses(q, &t, &err), "kept");
     for (int k = 0; k < STEPS; k++) {
@@ -1703,7 +1703,8 @@ Test(submit, fetched_bytes_are_those_that_the_runtime_moves_between_memory_nodes
     OK(gpp_pipe_record(p, RECORDED, &err), "records");
     for (int k = 0; k < RECORDED; k++) {
         OK(submit_train(p, &b, &err), "records");
-        gpp__job_wait(&p->flight[p->queue[p->queued - 1]].job, NULL); /* has moved all it moves */
+        gpp__job_wait(&p->flight[p->submitted.flight[p->submitted.count - 1]].job,
+                      NULL); /* has moved all it moves */
         if (k >= 2)
             OK(gpp_pipe_wait(p, NULL, &err), "records");
     }

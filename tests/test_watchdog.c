@@ -227,13 +227,14 @@ Test(watchdog, an_order_that_nobody_fills_is_given_up_and_the_pipe_goes_on)
     test_batch b = test_batch_new(pipe, ROWS, 1);
     gpp_error err = GPP_ERROR_INIT;
     cr_assert_eq(gpp_pipe_set_watchdog(pipe, DRAINED, NULL), GPP_OK);
-    cr_assert_eq(gpp__lane_reserve(pipe->state[last].lane, 1, NULL), GPP_OK);
-    gpp__lane_extend(pipe->state[last].lane, 1);
+    cr_assert_eq(gpp__lane_reserve(pipe->device[last].lane, 1, NULL), GPP_OK);
+    gpp__lane_extend(pipe->device[last].lane, 1);
     cr_expect_eq(step(pipe, &b, &err), GPP_ETIMEDOUT, "%s", err.msg);
     char waits[128];
-    snprintf(waits, sizeof waits, "%s waits for position 0 of its order", pipe->recipe->device_name[last]);
+    snprintf(waits, sizeof waits, "%s waits for position 0 of its order",
+             pipe->recipe->device_name[last]);
     cr_expect(strstr(err.msg, waits), "%s", err.msg);
-    cr_expect_not(pipe->stuck);
+    cr_expect_not(pipe->watchdog.stuck);
     /* Nothing was updated, and everything has an order again. */
     cr_assert_eq(gpp_pipe_set_watchdog(pipe, NEVER, NULL), GPP_OK);
     for (int s = 0; s < 3; s++) {

@@ -62,8 +62,8 @@ static void wait_on_worker(gpp__flight *f, int worker, double seconds)
 
 static void wait_for_steps(gpp_pipe *p, int worker)
 {
-    double seconds = p->watchdog > 0 ? p->watchdog : PATIENCE;
-    bool moves = !p->stuck;
+    double seconds = p->watchdog.seconds > 0 ? p->watchdog.seconds : PATIENCE;
+    bool moves = !p->watchdog.stuck;
     for (int t = 0; t < GPP__FLIGHTS && moves; t++)
         if (worker >= 0)
             wait_on_worker(&p->flight[t], worker, seconds);
@@ -84,16 +84,16 @@ static void end_steps(void)
     process.ending = true;
     process.registered_again = false;
     process.ended_by = pthread_self();
-    for (gpp_pipe *p = process.pipes; p; p = p->next_watched)
+    for (gpp_pipe *p = process.pipes; p; p = p->at_exit.next)
         cancel_steps(p, worker >= 0);
-    for (gpp_pipe *p = process.pipes; p; p = p->next_watched)
+    for (gpp_pipe *p = process.pipes; p; p = p->at_exit.next)
         wait_for_steps(p, worker);
     pthread_mutex_unlock(&process.lock);
 }
 
 gpp_status gpp__exit_watch(gpp_pipe *p, gpp_error *err)
 {
-    if (p->watched)
+    if (p->at_exit.listed)
         return GPP_OK;
     pthread_mutex_lock(&process.lock);
     if (process.pid != getpid())
@@ -101,12 +101,13 @@ gpp_status gpp__exit_watch(gpp_pipe *p, gpp_error *err)
     process.pid = getpid();
     process.registered = process.registered || !atexit(end_steps);
     if (process.registered) {
-        p->watched = true;
-        p->next_watched = process.pipes;
+        p->at_exit.listed = true;
+        p->at_exit.next = process.pipes;
         process.pipes = p;
     }
     pthread_mutex_unlock(&process.lock);
-    return p->watched ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a handler for the program's end");
+    return p->at_exit.listed ? GPP_OK
+                             : gpp__fail(err, GPP_ENOMEM, "a handler for the program's end");
 }
 
 void gpp__exit_forget(gpp_pipe *p)
@@ -114,9 +115,9 @@ void gpp__exit_forget(gpp_pipe *p)
     pthread_mutex_lock(&process.lock);
     gpp_pipe **at = &process.pipes;
     while (*at && *at != p)
-        at = &(*at)->next_watched;
+        at = &(*at)->at_exit.next;
     if (*at)
-        *at = p->next_watched;
+        *at = p->at_exit.next;
     pthread_mutex_unlock(&process.lock);
 }
 

@@ -23,17 +23,17 @@ static gpp__run run_of(const gpp__executor *executor, gpp_error *err)
 static gpp_status run_here(gpp_pipe *p, const gpp__executor *executor, const gpp__device_call *call,
                            gpp_error *err)
 {
-    char *data[GPP__MOST_USES] = {NULL};
+    char *data[GPP__CALL_BUFFERS] = {NULL};
     gpp_status status = GPP_OK;
     gpp__run run = run_of(executor, err);
     int acquired = 0;
-    for (; acquired < call->uses && status == GPP_OK; acquired += status == GPP_OK)
-        status = gpp__host_acquire(p, call->use[acquired].cls, call->use[acquired].list,
-                                   call->use[acquired].mode, &data[acquired], err);
+    for (; acquired < call->buffers && status == GPP_OK; acquired += status == GPP_OK)
+        status = gpp__host_acquire(p, call->buffer[acquired].cls, call->buffer[acquired].list,
+                                   call->buffer[acquired].mode, &data[acquired], err);
     if (status == GPP_OK)
         status = call->run(&run, data, call->arg);
     while (acquired-- > 0)
-        gpp__host_release(p, call->use[acquired].cls, call->use[acquired].list);
+        gpp__host_release(p, call->buffer[acquired].cls, call->buffer[acquired].list);
     return status;
 }
 
@@ -41,14 +41,14 @@ static gpp_status run_here(gpp_pipe *p, const gpp__executor *executor, const gpp
 
 static gpp_status run(gpp_pipe *p, int device, const gpp__device_call *call, gpp_error *err)
 {
-    return run_here(p, &p->state[device].executor, call, err);
+    return run_here(p, &p->device[device].executor, call, err);
 }
 
 #else
 
-static gpp__handle *handle_of(const gpp_pipe *p, const gpp__call_buffer *use)
+static gpp__handle *handle_of(const gpp_pipe *p, const gpp__call_buffer *buffer)
 {
-    return p->slots[use->cls][use->list].block[0];
+    return p->slots[buffer->cls][buffer->list].handle[0];
 }
 
 /** What the task of a call knows. */
@@ -62,9 +62,9 @@ typedef struct device_task {
 static void run_there(void *buffers[], void *arg)
 {
     device_task *t = arg;
-    char *data[GPP__MOST_USES] = {NULL};
+    char *data[GPP__CALL_BUFFERS] = {NULL};
     gpp__run run = run_of(t->executor, t->err);
-    for (int k = 0; k < t->call->uses; k++)
+    for (int k = 0; k < t->call->buffers; k++)
         data[k] = gpp__handle_pointer(buffers[k]);
     t->status = t->call->run(&run, data, t->call->arg);
     if (t->status == GPP_OK)
@@ -79,14 +79,14 @@ static gpp_status submit(gpp_pipe *p, int device, device_task *t)
     struct starpu_task *task = starpu_task_create();
     task->cl = &call_codelet;
     task->cl_arg = t;
-    task->nbuffers = t->call->uses;
-    for (int k = 0; k < t->call->uses; k++) {
-        task->handles[k] = handle_of(p, &t->call->use[k])->handle;
-        task->modes[k] = gpp__starpu_mode(t->call->use[k].mode);
+    task->nbuffers = t->call->buffers;
+    for (int k = 0; k < t->call->buffers; k++) {
+        task->handles[k] = handle_of(p, &t->call->buffer[k])->handle;
+        task->modes[k] = gpp__starpu_mode(t->call->buffer[k].mode);
     }
     task->synchronous = 1;
     task->execute_on_a_specific_worker = 1;
-    task->workerid = (unsigned)p->state[device].worker;
+    task->workerid = (unsigned)p->device[device].worker;
     task->sched_ctx = p->runtime.context;
     int ret = starpu_task_submit(task);
     if (!ret)
@@ -98,7 +98,7 @@ static gpp_status submit(gpp_pipe *p, int device, device_task *t)
 
 static gpp_status run(gpp_pipe *p, int device, const gpp__device_call *call, gpp_error *err)
 {
-    const gpp__executor *executor = &p->state[device].executor;
+    const gpp__executor *executor = &p->device[device].executor;
     device_task t = {call, executor, GPP_OK, err};
     return executor->cuda ? submit(p, device, &t) : run_here(p, executor, call, err);
 }
@@ -128,7 +128,7 @@ gpp_status gpp__pack_block(gpp_pipe *p, int home, gpp_error *err)
 {
     const gpp__device_call call = {.run = pack,
                                    .arg = &p->recipe->stage[home],
-                                   .uses = 1,
-                                   .use = {{GPP__PARAMS, home, GPP__READWRITE}}};
+                                   .buffers = 1,
+                                   .buffer = {{GPP__PARAMS, home, GPP__READWRITE}}};
     return gpp__device_call_run(p, p->recipe->device_of[home], &call, err);
 }

@@ -25,26 +25,26 @@ static void choose_workers(gpp_pipe *p)
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < p->recipe->devices; d++)
             for (int w = 0; w < r->machine.workers && !gpp__recipe_on_gpu(p->recipe, d) &&
-                            p->state[d].worker < 0;
+                            p->device[d].worker < 0;
                  w++) {
                 int core = gpp__machine_core(r->machine.topology, w, r->machine.workers);
                 if (taken[w] || (pass == 0 && !has_core(&p->recipe->device[d], core)))
                     continue;
                 taken[w] = true;
-                p->state[d].worker = r->worker[w];
+                p->device[d].worker = r->worker[w];
             }
 }
 
 static void bind_pool_thread(void *arg, int thread)
 {
-    const gpp__device_state *s = arg;
+    const gpp__pipe_device *s = arg;
     hwloc_set_cpubind(s->executor.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
 }
 
 /* What kernels and cells on a GPU work with. */
 static gpp_status start_gpu(gpp_pipe *p, int d, gpp_error *err)
 {
-    gpp__device_state *s = &p->state[d];
+    gpp__pipe_device *s = &p->device[d];
     s->executor.mover = gpp__machine_mover();
     return gpp__runtime_cuda(s->worker, p->recipe->cuda_mode, &s->executor.cuda, err);
 }
@@ -52,7 +52,7 @@ static gpp_status start_gpu(gpp_pipe *p, int d, gpp_error *err)
 static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
 {
     static atomic_uint_fast64_t next_id = 1;
-    gpp__device_state *s = &p->state[d];
+    gpp__pipe_device *s = &p->device[d];
     s->device = &p->recipe->device[d];
     if (gpp__recipe_on_gpu(p->recipe, d))
         s->worker = gpp__runtime_cuda_worker(p->recipe->device[d].ordinal);
@@ -80,7 +80,7 @@ static gpp_status make_ports(gpp_pipe *p, gpp_error *err)
         most = ports > most ? ports : most;
     }
     for (int d = 0; d < p->recipe->devices; d++)
-        if (!(p->state[d].executor.ports = calloc(most + 1, sizeof(char *))))
+        if (!(p->device[d].executor.ports = calloc(most + 1, sizeof(char *))))
             return gpp__fail(err, GPP_ENOMEM, "%zu ports of a partition", most);
     return GPP_OK;
 }
@@ -88,13 +88,13 @@ static gpp_status make_ports(gpp_pipe *p, gpp_error *err)
 gpp_status gpp__executors_start(gpp_pipe *p, gpp_error *err)
 {
     size_t n = (size_t)p->recipe->devices;
-    p->state = calloc(n, sizeof *p->state);
+    p->device = calloc(n, sizeof *p->device);
     p->node_of = calloc(n, sizeof *p->node_of);
-    if (!p->state || !p->node_of)
+    if (!p->device || !p->node_of)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", p->recipe->devices);
     p->choice.node_of = p->node_of;
     for (int d = 0; d < p->recipe->devices; d++)
-        p->state[d].worker = -1;
+        p->device[d].worker = -1;
     choose_workers(p);
     gpp_status status = GPP_OK;
     for (int d = 0; status == GPP_OK && d < p->recipe->devices; d++)
@@ -104,11 +104,11 @@ gpp_status gpp__executors_start(gpp_pipe *p, gpp_error *err)
 
 void gpp__executors_stop(gpp_pipe *p)
 {
-    for (int d = 0; p->state && d < p->recipe->devices; d++) {
-        gpp__lane_free(p->state[d].lane);
-        gpp__pool_free(p->state[d].executor.pool);
-        free(p->state[d].executor.ports);
+    for (int d = 0; p->device && d < p->recipe->devices; d++) {
+        gpp__lane_free(p->device[d].lane);
+        gpp__pool_free(p->device[d].executor.pool);
+        free(p->device[d].executor.ports);
     }
-    free(p->state);
+    free(p->device);
     free(p->node_of);
 }

@@ -28,38 +28,38 @@ static gpp__rows tensor_of(const gpp_pipe *p, const gpp__job *job, const gpp__fe
                        p->recipe->class_weights};
 }
 
-static gpp_status lend_piece(const gpp_pipe *p, const gpp__task_graph *e, const gpp__job *job,
-                             const gpp__fetch *l, int i, gpp__handle *block, gpp_error *err)
+static gpp_status lend_piece(const gpp_pipe *p, const gpp__task_graph *g, const gpp__job *job,
+                             const gpp__fetch *l, int i, gpp__handle *handle, gpp_error *err)
 {
     const gpp__rows t = tensor_of(p, job, l);
     const gpp__program_set *set =
-        i == e->step.plan->shape.micro_batches - 1 ? e->step.last : e->step.full;
+        i == g->step.plan->shape.micro_batches - 1 ? g->step.last : g->step.full;
     bool fixed = t.batch == GPP_ROWS_FIXED;
     int64_t rows = fixed ? t.rows : set->rows.rows[t.batch],
-            row0 = l->whole ? 0 : i * (fixed ? t.rows : e->step.full->rows.rows[t.batch]);
+            row0 = l->whole ? 0 : i * (fixed ? t.rows : g->step.full->rows.rows[t.batch]);
     if (!t.data)
         rows = row0 = 0;
-    return gpp__handle_fetch(block, t.data + (size_t)row0 * t.bytes, (size_t)rows * t.bytes, err);
+    return gpp__handle_fetch(handle, t.data + (size_t)row0 * t.bytes, (size_t)rows * t.bytes, err);
 }
 
 /* What no task asks for any more may still be on its way. */
-void gpp__fetches_wait(const gpp__task_graph *e)
+void gpp__fetches_wait(const gpp__task_graph *g)
 {
-    for (size_t k = 0; k < e->step.plan->buffers; k++)
-        if (e->step.plan->buffer[k].cls == GPP__FETCHED)
-            gpp__handle_wait(e->block[k]);
+    for (size_t k = 0; k < g->step.plan->buffers; k++)
+        if (g->step.plan->buffer[k].cls == GPP__FETCHED)
+            gpp__handle_wait(g->handle[k]);
 }
 
-gpp_status gpp__fetches_begin(const gpp_pipe *p, const gpp__task_graph *e, const gpp__job *job,
+gpp_status gpp__fetches_begin(const gpp_pipe *p, const gpp__task_graph *g, const gpp__job *job,
                               gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (size_t k = 0; k < e->step.plan->buffers && status == GPP_OK; k++) {
-        const gpp__buffer *b = &e->step.plan->buffer[k];
+    for (size_t k = 0; k < g->step.plan->buffers && status == GPP_OK; k++) {
+        const gpp__buffer *b = &g->step.plan->buffer[k];
         if (b->cls == GPP__FETCHED)
-            status = lend_piece(p, e, job, &e->step.plan->fetch[b->j], b->slot, e->block[k], err);
+            status = lend_piece(p, g, job, &g->step.plan->fetch[b->j], b->slot, g->handle[k], err);
     }
     if (status != GPP_OK)
-        gpp__fetches_wait(e);
+        gpp__fetches_wait(g);
     return status;
 }

@@ -30,7 +30,7 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
 
 /** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
  */
-static bool set_buffers(struct starpu_task *task, const gpp__task_graph *e, const gpp__task *t)
+static bool set_buffers(struct starpu_task *task, const gpp__task_graph *g, const gpp__task *t)
 {
     starpu_data_handle_t *handles = task->handles;
     enum starpu_data_access_mode *modes = task->modes;
@@ -42,23 +42,23 @@ static bool set_buffers(struct starpu_task *task, const gpp__task_graph *e, cons
     }
     task->nbuffers = t->access_count;
     for (int a = 0; a < t->access_count; a++) {
-        handles[a] = e->block[t->access[a].buffer]->handle;
+        handles[a] = g->handle[t->access[a].buffer]->handle;
         modes[a] = gpp__starpu_mode(t->access[a].mode);
     }
     return true;
 }
 
-static int submit_task(const gpp_pipe *p, const gpp__task_graph *e, size_t k)
+static int submit_task(const gpp_pipe *p, const gpp__task_graph *g, size_t k)
 {
-    const gpp__task *t = &e->step.plan->task[k];
+    const gpp__task *t = &g->step.plan->task[k];
     struct starpu_task *task = starpu_task_create();
     task->cl = codelet_of[t->kind];
-    task->cl_arg = &e->cell[k];
+    task->cl_arg = &g->cell[k];
     task->callback_func = gpp__cell_finished;
-    task->callback_arg = &e->cell[k];
+    task->callback_arg = &g->cell[k];
     task->sched_ctx = p->runtime.context;
-    task->sched_data = &e->ticket[k];
-    int ret = set_buffers(task, e, t) ? starpu_task_submit(task) : -ENOMEM;
+    task->sched_data = &g->ticket[k];
+    int ret = set_buffers(task, g, t) ? starpu_task_submit(task) : -ENOMEM;
     if (ret) {
         task->destroy = 0;
         starpu_task_destroy(task);
@@ -67,36 +67,36 @@ static int submit_task(const gpp_pipe *p, const gpp__task_graph *e, size_t k)
 }
 
 /* Whether the lanes have room for all tasks beside those that are still to run. */
-static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *e)
+static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *g)
 {
     bool room = true;
     for (int d = 0; d < p->recipe->devices; d++)
-        room &= gpp__lane_has_room(p->state[d].lane, e->step.plan->count[d]);
+        room &= gpp__lane_has_room(p->device[d].lane, g->step.plan->count[d]);
     return room;
 }
 
 /* Lanes only grow between steps; then for all that may be in flight. */
-static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
+static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    if (lanes_have_room(p, e))
+    if (lanes_have_room(p, g))
         return GPP_OK;
     gpp__settle(p);
-    if (p->stuck)
+    if (p->watchdog.stuck)
         return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
     for (int d = 0; d < p->recipe->devices && status == GPP_OK; d++)
         status =
-            gpp__lane_reserve(p->state[d].lane, GPP_MAX_SUBMITTED * e->step.plan->count[d], err);
+            gpp__lane_reserve(p->device[d].lane, GPP_MAX_SUBMITTED * g->step.plan->count[d], err);
     return status;
 }
 
 /** Gives every task its position in its device's lane: tables follow one another without gaps. */
-static void number_tasks(gpp_pipe *p, gpp__task_graph *e)
+static void number_tasks(gpp_pipe *p, gpp__task_graph *g)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
-        uint64_t first = gpp__lane_extend(p->state[d].lane, e->step.plan->count[d]);
-        for (size_t k = 0; k < e->step.plan->count[d]; k++)
-            e->ticket[e->step.plan->table[d][k]].position = first + k;
+        uint64_t first = gpp__lane_extend(p->device[d].lane, g->step.plan->count[d]);
+        for (size_t k = 0; k < g->step.plan->count[d]; k++)
+            g->ticket[g->step.plan->table[d][k]].position = first + k;
     }
 }
 
@@ -107,7 +107,7 @@ static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
     p->broken = true;
     gpp__job_stop(job);
     for (int d = 0; d < p->recipe->devices; d++)
-        gpp__lane_abandon(p->state[d].lane);
+        gpp__lane_abandon(p->device[d].lane);
     for (size_t k = 0; k < missing; k++)
         gpp__job_finished(job);
 }
@@ -128,16 +128,16 @@ static void mark_iteration(const gpp_pipe *p, uint64_t run)
 
 static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
-    const gpp__task_graph *e = f->graph;
+    const gpp__task_graph *g = f->graph;
     int refused = 0;
     size_t submitted = 0;
     mark_iteration(p, f->job.run);
-    while (submitted < e->step.plan->tasks && !(refused = submit_task(p, e, submitted)))
+    while (submitted < g->step.plan->tasks && !(refused = submit_task(p, g, submitted)))
         submitted++;
     mark_iteration(p, 0);
     if (!refused)
         return GPP_OK;
-    drain(p, &f->job, e->step.plan->tasks - submitted);
+    drain(p, &f->job, g->step.plan->tasks - submitted);
     return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
 }
 
@@ -153,18 +153,18 @@ gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
     bool used[GPP__FLIGHTS] = {false};
     if (waits)
         return &p->flight[0];
-    for (int k = 0; k < p->queued; k++)
-        used[p->queue[k]] = true;
-    for (int turn = 1; turn < GPP__FLIGHTS; turn++)
-        if (!used[turn])
-            return &p->flight[turn];
+    for (int k = 0; k < p->submitted.count; k++)
+        used[p->submitted.flight[k]] = true;
+    for (int index = 1; index < GPP__FLIGHTS; index++)
+        if (!used[index])
+            return &p->flight[index];
     return NULL;
 }
 
-static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *e, uint64_t step)
+static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *g, uint64_t step)
 {
     gpp__job *job = &f->job;
-    bool goes_back = e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
+    bool goes_back = g->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP | GPP__DO_UPDATE);
     job->training = goes_back && !p->as_evaluation;
     job->nan_is_error = p->recipe->nan_is_error;
     job->loss = p->recipe->loss;
@@ -175,10 +175,10 @@ static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *e,
     job->optimizer_attr = p->recipe->optimizer_attr;
     job->seed = p->seed;
     job->step = step;
-    job->micro_batches = e->step.plan->shape.micro_batches;
+    job->micro_batches = g->step.plan->shape.micro_batches;
     job->class_weight = p->recipe->class_weight;
     job->class_weights = p->recipe->class_weights;
-    job->each = e->step.flags & GPP__DO_LOSS ? p->each : (gpp__rows){0};
+    job->each = g->step.flags & GPP__DO_LOSS ? p->losses.each : (gpp__rows){0};
     job->clip_norm = p->recipe->clip_norm;
     job->skip_nonfinite = p->recipe->skip_nonfinite;
     atomic_store(&job->skipped, false);
@@ -203,38 +203,38 @@ static void assume_success(gpp_pipe *p, unsigned flags)
     }
 }
 
-gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t step,
+gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t step,
                               gpp_error *err)
 {
     f->lr = 0;
     f->status = GPP_OK;
     gpp_error_clear(&f->error);
-    set_job(p, f, e, step);
+    set_job(p, f, g, step);
     gpp_status status = gpp__exit_watch(p, err);
-    if (status == GPP_OK && (e->step.flags & GPP__DO_UPDATE))
+    if (status == GPP_OK && (g->step.flags & GPP__DO_UPDATE))
         status = gpp__learn_prepare(p, f, err);
     if (status == GPP_OK)
-        status = reserve_lanes(p, e, err);
+        status = reserve_lanes(p, g, err);
     if (status == GPP_OK)
-        status = gpp__record_begin(p, e, &f->noted, err);
+        status = gpp__record_begin(p, g, &f->record, err);
     if (status == GPP_OK)
-        status = gpp__fetches_begin(p, e, &f->job, err);
+        status = gpp__fetches_begin(p, g, &f->job, err);
     if (status != GPP_OK)
         return status;
-    number_tasks(p, e);
-    f->graph = e;
+    number_tasks(p, g);
+    f->graph = g;
     f->flying = true;
     f->steps = p->steps;
     f->updates = p->updates;
     f->job.over = workers_rest;
     f->job.over_arg = p;
-    gpp__exit_begin_job(&f->job, ++p->runs, e->step.plan->tasks);
+    gpp__exit_begin_job(&f->job, ++p->runs, g->step.plan->tasks);
     gpp__policy_busy(p->runtime.context);
-    assume_success(p, e->step.flags);
+    assume_success(p, g->step.flags);
     gpp_status submitted = submit_all(p, f, &f->error);
     if (submitted != GPP_OK) {
         f->status = submitted;
-        gpp__fetches_wait(e);
+        gpp__fetches_wait(g);
     }
     return GPP_OK;
 }
@@ -249,28 +249,29 @@ static void give_up(gpp_pipe *p)
         if (p->flight[t].flying)
             gpp__job_stop(&p->flight[t].job);
     for (int d = 0; d < p->recipe->devices; d++)
-        gpp__lane_abandon(p->state[d].lane);
-    for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
+        gpp__lane_abandon(p->device[d].lane);
+    for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
         if (p->flight[t].flying)
-            p->stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog);
-    p->broken |= p->stuck;
-    for (int d = 0; !p->stuck && d < p->recipe->devices; d++)
-        gpp__lane_restore(p->state[d].lane);
+            p->watchdog.stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds);
+    p->broken |= p->watchdog.stuck;
+    for (int d = 0; !p->watchdog.stuck && d < p->recipe->devices; d++)
+        gpp__lane_restore(p->device[d].lane);
 }
 
 static gpp_status wait_for_tasks(gpp_pipe *p, gpp__flight *f)
 {
-    if (p->watchdog > 0 && !p->stuck && !gpp__job_wait_while_moving(&f->job, p->watchdog)) {
+    if (p->watchdog.seconds > 0 && !p->watchdog.stuck &&
+        !gpp__job_wait_while_moving(&f->job, p->watchdog.seconds)) {
         gpp__stall_report(p, f, &f->error);
         give_up(p);
         return GPP_ETIMEDOUT;
     }
-    return p->stuck ? GPP_ETIMEDOUT : gpp__job_wait(&f->job, &f->error);
+    return p->watchdog.stuck ? GPP_ETIMEDOUT : gpp__job_wait(&f->job, &f->error);
 }
 
 void gpp__stuck_settle(gpp_pipe *p)
 {
-    if (!p->stuck)
+    if (!p->watchdog.stuck)
         return;
     for (int t = 0; t < GPP__FLIGHTS; t++) {
         if (!p->flight[t].flying)
@@ -279,8 +280,8 @@ void gpp__stuck_settle(gpp_pipe *p)
         p->flight[t].flying = false;
     }
     for (int t = 0; t < GPP__MAX_TENSORS; t++)
-        free(p->late[t]);
-    p->stuck = false;
+        free(p->watchdog.late[t]);
+    p->watchdog.stuck = false;
 }
 
 static gpp_status cancel(gpp__flight *f)
@@ -294,21 +295,21 @@ static gpp_status cancel(gpp__flight *f)
  * fail was known of, consistency is gone. Later flights do nothing, and must have ended first. */
 static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__task_graph *e = f->graph;
-    for (int t = 0; t < GPP__FLIGHTS && !p->stuck; t++)
-        if (p->flight[t].flying && p->watchdog > 0 &&
-            !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog))
+    const gpp__task_graph *g = f->graph;
+    for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
+        if (p->flight[t].flying && p->watchdog.seconds > 0 &&
+            !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds))
             give_up(p);
         else if (p->flight[t].flying)
             gpp__job_wait(&p->flight[t].job, NULL);
-    if (e->step.flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
+    if (g->step.flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
         p->has_grads = p->pending = false;
     p->steps = f->steps < p->steps ? f->steps : p->steps;
     p->updates = f->updates < p->updates ? f->updates : p->updates;
-    if (p->stuck || !atomic_load(&f->job.updates))
+    if (p->watchdog.stuck || !atomic_load(&f->job.updates))
         return;
     gpp__learn_restore(p, f->job.run);
-    if (p->recipe->optimizer->may_fail && gpp__restore_backup(p, e, NULL) == GPP_OK)
+    if (p->recipe->optimizer->may_fail && gpp__restore_backup(p, g, NULL) == GPP_OK)
         return;
     p->broken = true;
     gpp__log(GPP_LOG_ERROR, "what cannot fail has failed after %d partitions were updated: %s",
@@ -319,14 +320,14 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
 static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
 {
     char *part;
-    int turn = gpp__flight_index(p, f);
-    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, turn, GPP__READ, &part, &f->error);
+    int index = gpp__flight_index(p, f);
+    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, index, GPP__READ, &part, &f->error);
     if (status != GPP_OK)
         return status;
     f->loss = 0;
     for (int i = 0; i < f->graph->step.plan->shape.micro_batches; i++)
         f->loss += ((const double *)part)[i];
-    gpp__host_release(p, GPP__LOSSES, turn);
+    gpp__host_release(p, GPP__LOSSES, index);
     return GPP_OK;
 }
 
@@ -350,29 +351,29 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
 
 gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
 {
-    const gpp__task_graph *e = p->last_graph;
-    *ms = p->last.bound_ms;
-    return e ? gpp__plan_makespan(e->step.plan, e->ms, NULL, ms, err) : GPP_OK;
+    const gpp__task_graph *g = p->last.graph;
+    *ms = p->last.stats.bound_ms;
+    return g ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : GPP_OK;
 }
 
 /* The bound is found when somebody asks for it, from the times of tasks: unless they are needed for
  * another step first. */
 static void take_stats(gpp_pipe *p, gpp__flight *f)
 {
-    const gpp__task_graph *e = f->graph;
-    size_t n = e->step.plan->tasks;
+    const gpp__task_graph *g = f->graph;
+    size_t n = g->step.plan->tasks;
     double start = INFINITY, end = -INFINITY;
-    if (p->last_graph == e) {
-        if (gpp__flight_bound(p, &p->last.bound_ms, NULL) != GPP_OK)
-            p->has_last = false;
-        p->last_graph = NULL;
+    if (p->last.graph == g) {
+        if (gpp__flight_bound(p, &p->last.stats.bound_ms, NULL) != GPP_OK)
+            p->last.known = false;
+        p->last.graph = NULL;
     }
     for (size_t k = 0; k < n; k++) {
-        start = fmin(start, e->cell[k].start);
-        end = fmax(end, e->cell[k].end);
-        e->ms[k] = 1e3 * (e->cell[k].end - e->cell[k].start);
+        start = fmin(start, g->cell[k].start);
+        end = fmax(end, g->cell[k].end);
+        g->ms[k] = 1e3 * (g->cell[k].end - g->cell[k].start);
     }
-    f->stats = (gpp_step_stats){.micro_batches = e->step.plan->shape.micro_batches,
+    f->stats = (gpp_step_stats){.micro_batches = g->step.plan->shape.micro_batches,
                                 .tasks = (int)n,
                                 .step_ms = 1e3 * (end - start),
                                 .lr = f->lr,
@@ -406,9 +407,9 @@ gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
         status = cancel(f);
     else if (status != GPP_OK)
         gpp__job_stop(&f->job); /* where no cell has said so */
-    f->flying = p->stuck;
+    f->flying = p->watchdog.stuck;
     f->status = status;
-    if (!p->stuck)
+    if (!p->watchdog.stuck)
         gpp__record_end(p, f);
     if (status == GPP_OK)
         f->status = after_success(p, f);
@@ -419,8 +420,8 @@ gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
 
 void gpp__settle(gpp_pipe *p)
 {
-    while (p->landed < p->queued)
-        gpp__flight_land(p, &p->flight[p->queue[p->landed++]]);
+    while (p->submitted.landed < p->submitted.count)
+        gpp__flight_land(p, &p->flight[p->submitted.flight[p->submitted.landed++]]);
 }
 
 void gpp__failure_seen(gpp_pipe *p)

@@ -1,9 +1,10 @@
 /*
- * graph/run/handles.c: the buffers of a pipe: made when a plan first needs them, shared by all plans.
+ * graph/run/handles.c: the handles behind a pipe's buffers. They are made when a plan first needs
+ * them, and all plans share them.
  *
- * Slot k of a class is the same block in every plan, so a mini-batch of another size brings no new
- * memory unless it needs more. Only what a kept forward leaves for its backward, on edges, on
- * tapes and besides, is an instance of its own.
+ * Slot k of a class has the same handle in every plan, so a mini-batch of another size takes new
+ * memory only where it needs more. A kept forward is the exception: the edges, tapes and partial
+ * tapes that its backward will read are in lists of its own, so that other steps leave them alone.
  */
 #include <starpu.h>
 #include <stdlib.h>
@@ -11,58 +12,59 @@
 #include "codelets/tasks/mode.h"
 #include "graph/run/pipe.h"
 
+/** The lists of a class. @param instance  0, or index + 1 of a kept forward */
 static gpp__slots *lists_of(const gpp_pipe *p, int instance, gpp__class cls)
 {
     static const int8_t of_its_own[GPP__CLASSES] = {
         [GPP__EDGE] = 1, [GPP__TAPE] = 2, [GPP__PARTIAL] = 3};
     int list = instance > 0 ? of_its_own[cls] - 1 : -1;
-    return list >= 0 ? p->kept[instance - 1].slots[list] : p->slots[cls];
+    return list >= 0 ? p->kept.forward[instance - 1].slots[list] : p->slots[cls];
 }
 
-/** The device that pays for a copy on another memory node; -1: there is none. */
+/** The device that pays for the copy on a second memory node; -1: there is no such copy. */
 static int second_payer(const gpp_pipe *p, int device, int other)
 {
-    return other >= 0 && p->state[other].node != p->state[device].node ? other : -1;
+    return other >= 0 && p->device[other].node != p->device[device].node ? other : -1;
 }
 
-static void set_charge(gpp_pipe *p, gpp__handle *b, int c, int device)
+static void set_charge(gpp_pipe *p, gpp__handle *h, int c, int device)
 {
-    b->charge[c].node = p->state[device].node;
-    b->charge[c].meter = &p->state[device].meter;
-    p->state[device].planned += b->bytes;
+    h->charge[c].node = p->device[device].node;
+    h->charge[c].meter = &p->device[device].meter;
+    p->device[device].planned += h->bytes;
 }
 
-/** Bytes count to a device's plan once, and again where another memory node holds a copy. */
-static void charge(gpp_pipe *p, gpp__handle *b, int device, int other)
+/** A handle's bytes count for its device, and for a second device whose memory node gets a copy. */
+static void charge(gpp_pipe *p, gpp__handle *h, int device, int other)
 {
-    set_charge(p, b, 0, device);
+    set_charge(p, h, 0, device);
     if (second_payer(p, device, other) >= 0)
-        set_charge(p, b, 1, other);
+        set_charge(p, h, 1, other);
 }
 
-static void uncharge(gpp_pipe *p, gpp__handle *b)
+static void uncharge(gpp_pipe *p, gpp__handle *h)
 {
     for (int d = 0; d < p->recipe->devices; d++)
         for (int c = 0; c < 2; c++)
-            if (b->charge[c].meter == &p->state[d].meter)
-                p->state[d].planned -= b->bytes;
-    b->charge[0].meter = b->charge[1].meter = NULL;
+            if (h->charge[c].meter == &p->device[d].meter)
+                p->device[d].planned -= h->bytes;
+    h->charge[0].meter = h->charge[1].meter = NULL;
 }
 
 static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
 {
-    gpp__handle **grown = realloc(s->block, (size_t)count * sizeof *grown);
+    gpp__handle **grown = realloc(s->handle, (size_t)count * sizeof *grown);
     if (!grown)
         return gpp__fail(err, GPP_ENOMEM, "%d buffers", count);
-    s->block = grown;
+    s->handle = grown;
     for (; s->count < count; s->count++)
-        if (!(s->block[s->count] = calloc(1, sizeof **s->block)))
+        if (!(s->handle[s->count] = calloc(1, sizeof **s->handle)))
             return gpp__fail(err, GPP_ENOMEM, "%d buffers", count);
     return GPP_OK;
 }
 
 gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int slot, size_t bytes,
-                         int device, int other, gpp__handle **block, gpp_error *err)
+                         int device, int other, gpp__handle **handle, gpp_error *err)
 {
     gpp__slots *s = &lists_of(p, instance, cls)[j];
     if (slot >= s->count) {
@@ -71,52 +73,53 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
         if (status != GPP_OK)
             return status;
     }
-    gpp__handle *b = s->block[slot];
-    *block = b;
-    if (b->handle && b->bytes >= bytes)
+    gpp__handle *h = s->handle[slot];
+    *handle = h;
+    if (h->handle && h->bytes >= bytes)
         return GPP_OK;
-    if (b->handle) {
-        gpp__handle_unregister(b);
-        uncharge(p, b);
+    if (h->handle) { /* too small: StarPU cannot let it grow */
+        gpp__handle_unregister(h);
+        uncharge(p, h);
     }
-    b->bytes = bytes;
-    b->fetches = cls == GPP__FETCHED;
-    charge(p, b, device, other);
-    gpp_status status = gpp__handle_register(b, gpp__class_name(cls), err);
+    h->bytes = bytes;
+    h->fetches = cls == GPP__FETCHED;
+    charge(p, h, device, other);
+    gpp_status status = gpp__handle_register(h, gpp__class_name(cls), err);
     if (status == GPP_OK)
-        starpu_data_set_coordinates(b->handle, 2, j, slot); /* for StarPU's own traces */
+        starpu_data_set_coordinates(h->handle, 2, j, slot); /* for StarPU's own traces */
     else
-        uncharge(p, b);
+        uncharge(p, h);
     return status;
 }
 
-int gpp__slot_of(const gpp__task_graph *e, const gpp__buffer *b)
+int gpp__slot_of(const gpp__task_graph *g, const gpp__buffer *b)
 {
     int slots = 0;
     if (b->cls == GPP__FETCHED)
-        return b->slot * GPP__FLIGHTS + e->turn;
-    if (b->cls != GPP__EDGE || b->slot != 0 || e->turn < 2 ||
-        (e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+        return b->slot * GPP__FLIGHTS + g->flight;
+    if (b->cls != GPP__EDGE || b->slot != 0 || g->flight < 2 ||
+        (g->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return b->slot;
-    for (size_t k = 0; k < e->step.plan->buffers; k++)
-        slots += e->step.plan->buffer[k].cls == b->cls && e->step.plan->buffer[k].j == b->j;
-    return slots + e->turn - 2;
+    for (size_t k = 0; k < g->step.plan->buffers; k++)
+        slots += g->step.plan->buffer[k].cls == b->cls && g->step.plan->buffer[k].j == b->j;
+    return slots + g->flight - 2;
 }
 
-static size_t bytes_now(const gpp_pipe *p, const gpp__task_graph *e, const gpp__buffer *b)
+/* Bytes that a buffer's handle has already. */
+static size_t bytes_now(const gpp_pipe *p, const gpp__task_graph *g, const gpp__buffer *b)
 {
-    const gpp__slots *s = &lists_of(p, e->instance, (gpp__class)b->cls)[gpp__slot_list(e, b)];
-    int slot = gpp__slot_of(e, b);
-    return slot < s->count && s->block[slot]->handle ? s->block[slot]->bytes : 0;
+    const gpp__slots *s = &lists_of(p, g->instance, (gpp__class)b->cls)[gpp__slot_list(g, b)];
+    int slot = gpp__slot_of(g, b);
+    return slot < s->count && s->handle[slot]->handle ? s->handle[slot]->bytes : 0;
 }
 
-size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *e, int device)
+size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *g, int device)
 {
-    const gpp__plan *plan = e->step.plan;
+    const gpp__plan *plan = g->step.plan;
     size_t missing = 0;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        size_t now = bytes_now(p, e, b);
+        size_t now = bytes_now(p, g, b);
         bool pays = b->device == device || second_payer(p, b->device, b->other) == device;
         if (pays && b->bytes > now)
             missing += b->bytes - now;
@@ -128,10 +131,10 @@ static void free_lists(gpp__slots *lists, int count)
 {
     for (int j = 0; lists && j < count; j++) {
         for (int k = 0; k < lists[j].count; k++) {
-            gpp__handle_unregister(lists[j].block[k]);
-            free(lists[j].block[k]);
+            gpp__handle_unregister(lists[j].handle[k]);
+            free(lists[j].handle[k]);
         }
-        free(lists[j].block);
+        free(lists[j].handle);
     }
     free(lists);
 }
@@ -142,12 +145,12 @@ void gpp__slots_free_all(gpp_pipe *p)
         free_lists(p->slots[c], p->slot_lists);
         p->slots[c] = NULL;
     }
-    for (int q = 0; q < p->kepts; q++)
+    for (int q = 0; q < p->kept.count; q++)
         for (int c = 0; c < GPP__KEPT_LISTS; c++)
-            free_lists(p->kept[q].slots[c], p->slot_lists);
-    free(p->kept);
-    p->kept = NULL;
-    p->kepts = 0;
+            free_lists(p->kept.forward[q].slots[c], p->slot_lists);
+    free(p->kept.forward);
+    p->kept.forward = NULL;
+    p->kept.count = 0;
 }
 
 gpp__slots *gpp__slots_new(const gpp_pipe *p)
@@ -159,59 +162,60 @@ gpp__slots *gpp__slots_new(const gpp_pipe *p)
 
 static gpp_status add_kept(gpp_pipe *p, gpp_error *err)
 {
-    gpp__kept *kept = realloc(p->kept, (size_t)(p->kepts + 1) * sizeof *kept), new = {0};
+    gpp__kept_forward *kept = realloc(p->kept.forward, (size_t)(p->kept.count + 1) * sizeof *kept),
+                      new = {0};
     if (!kept)
-        return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
-    p->kept = kept;
+        return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kept.count + 1);
+    p->kept.forward = kept;
     bool made = true;
     for (int c = 0; c < GPP__KEPT_LISTS; c++)
         made &= (new.slots[c] = gpp__slots_new(p)) != NULL;
     if (made) {
-        p->kept[p->kepts++] = new;
+        p->kept.forward[p->kept.count++] = new;
         return GPP_OK;
     }
     for (int c = 0; c < GPP__KEPT_LISTS; c++)
         free(new.slots[c]);
-    return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kepts + 1);
+    return gpp__fail(err, GPP_ENOMEM, "%d kept forwards", p->kept.count + 1);
 }
 
 gpp_status gpp__kept_find(gpp_pipe *p, int *index, gpp_error *err)
 {
-    for (*index = 0; *index < p->kepts; ++*index)
-        if (!p->kept[*index].used)
+    for (*index = 0; *index < p->kept.count; ++*index)
+        if (!p->kept.forward[*index].used)
             return GPP_OK;
     return add_kept(p, err);
 }
 
 void gpp__discard_kept(gpp_pipe *p)
 {
-    for (int q = 0; q < p->kepts; q++)
-        p->kept[q].used = false;
+    for (int q = 0; q < p->kept.count; q++)
+        p->kept.forward[q].used = false;
 }
 
 /* --- for the host ----------------------------------------------------------------------------- */
 
-/* Where the host uses a buffer: where its device has it, if the host can reach that. */
-static int host_node(const gpp__handle *b)
+/* The memory node on which the host uses a buffer. */
+static int host_node(const gpp__handle *h)
 {
-    unsigned node = b->charge[0].node;
+    unsigned node = h->charge[0].node;
     return starpu_node_get_kind(node) == STARPU_CPU_RAM ? (int)node : STARPU_MAIN_RAM;
 }
 
 gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, int mode, char **data,
                              gpp_error *err)
 {
-    gpp__handle *b = p->slots[cls][j].block[0];
-    int node = host_node(b);
-    if (starpu_data_acquire_on_node(b->handle, node, gpp__starpu_mode(mode)))
+    gpp__handle *h = p->slots[cls][j].handle[0];
+    int node = host_node(h);
+    if (starpu_data_acquire_on_node(h->handle, node, gpp__starpu_mode(mode)))
         return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
                          gpp__class_name(cls));
-    *data = starpu_data_handle_to_pointer(b->handle, (unsigned)node);
+    *data = starpu_data_handle_to_pointer(h->handle, (unsigned)node);
     return GPP_OK;
 }
 
 void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
 {
-    gpp__handle *b = p->slots[cls][j].block[0];
-    starpu_data_release_on_node(b->handle, host_node(b));
+    gpp__handle *h = p->slots[cls][j].handle[0];
+    starpu_data_release_on_node(h->handle, host_node(h));
 }

@@ -6,8 +6,8 @@
  * "optimizer.<its name>.<parameter>". Names and shapes do not depend on how the model is cut, so
  * neither do files.
  */
-#ifndef GPP_GRAPH_LEDGER_H
-#define GPP_GRAPH_LEDGER_H
+#ifndef GPP_RUN_LEDGER_H
+#define GPP_RUN_LEDGER_H
 
 #include "graph/data/file.h"
 #include "graph/run/pipe.h"

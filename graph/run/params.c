@@ -57,14 +57,14 @@ gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, 
 gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
 {
     size_t count = (size_t)p->recipe->parameters + 1;
-    p->learned = calloc(count, sizeof *p->learned);
-    p->group = calloc(count, sizeof *p->group);
-    if (!p->learned || !p->group)
+    p->learning.learned = calloc(count, sizeof *p->learning.learned);
+    p->learning.group = calloc(count, sizeof *p->learning.group);
+    if (!p->learning.learned || !p->learning.group)
         return gpp__fail(err, GPP_ENOMEM, "%d parameters", p->recipe->parameters);
     for (size_t k = 0; k < count; k++) {
-        p->group[k] = (gpp__group){NAN, NAN};
+        p->learning.group[k] = (gpp__group){NAN, NAN};
         for (int s = 0; s < GPP__MAX_SCALARS; s++)
-            p->learned[k].scalar[s] = 1;
+            p->learning.learned[k].scalar[s] = 1;
     }
     return GPP_OK;
 }
@@ -73,9 +73,9 @@ gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
 
 static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t bytes, gpp_error *err)
 {
-    gpp__handle *b;
+    gpp__handle *handle;
     return bytes ? gpp__slot_get(p, 0, cls, j, 0, gpp__align(bytes), p->recipe->device_of[j], -1,
-                                 &b, err)
+                                 &handle, err)
                  : GPP_OK;
 }
 
@@ -132,8 +132,8 @@ gpp_status gpp__params_init(gpp_pipe *p, gpp_error *err)
 
 void gpp__params_release(gpp_pipe *p)
 {
-    free(p->group);
-    free(p->learned);
+    free(p->learning.group);
+    free(p->learning.learned);
 }
 
 /* --- by name ---------------------------------------------------------------------------------- */
@@ -261,20 +261,20 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
         return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
     const gpp__stage *s = &p->recipe->stage[at.named->partition];
     int device = p->recipe->device_of[at.home];
-    bool there = p->state[device].executor.mover;
+    bool there = p->device[device].executor.mover;
     size_t bytes = gpp__align(gpp__stage_room(s) + 1);
     look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
-    gpp__device_call e = {
+    gpp__device_call call = {
         .run = look_at,
         .arg = &l,
-        .uses = there ? 2 : 1,
-        .use = {{GPP__GRADS, at.home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
+        .buffers = there ? 2 : 1,
+        .buffer = {{GPP__GRADS, at.home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
     if (there)
         status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
     else if (!l.room)
         status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
     if (status == GPP_OK)
-        status = gpp__device_call_run(p, device, &e, err);
+        status = gpp__device_call_run(p, device, &call, err);
     free(l.room);
     return status;
 }

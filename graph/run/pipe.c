@@ -70,9 +70,9 @@ static gpp_status copy_settings(gpp_pipe *p, gpp_error *err)
     p->seed = r->seed;
     p->choice = r->choice;
     p->programs.recipe = r;
-    p->base_lr = r->optimizer ? gpp__recipe_lr(r) : 0;
-    p->lr_schedule_text = r->lr_schedule_text ? strdup(r->lr_schedule_text) : NULL;
-    return !r->lr_schedule_text || p->lr_schedule_text
+    p->learning.base_lr = r->optimizer ? gpp__recipe_lr(r) : 0;
+    p->learning.lr_schedule = r->lr_schedule_text ? strdup(r->lr_schedule_text) : NULL;
+    return !r->lr_schedule_text || p->learning.lr_schedule
                ? GPP_OK
                : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", r->lr_schedule_text);
 }
@@ -137,8 +137,8 @@ void gpp_pipe_free(gpp_pipe *p)
         gpp__job_release(&p->flight[k].job);
         free(p->flight[k].learn_attr);
     }
-    free(p->lr_schedule_text);
-    free(p->learn_at);
+    free(p->learning.lr_schedule);
+    free(p->learning.first_of);
     free(p);
 }
 
@@ -178,9 +178,9 @@ gpp_status gpp_pipe_memory(const gpp_pipe *p, int device, size_t *planned, size_
     if (!p || device < 0 || device >= p->recipe->devices)
         return gpp__fail(err, GPP_EINVAL, "device %d of %d", device, p ? p->recipe->devices : 0);
     if (planned)
-        *planned = p->state[device].planned;
+        *planned = p->device[device].planned;
     if (peak)
-        *peak = atomic_load(&p->state[device].meter.peak);
+        *peak = atomic_load(&p->device[device].meter.peak);
     return GPP_OK;
 }
 

@@ -20,21 +20,21 @@ static gpp_status make_room(gpp_pipe *p, gpp__flight *f, gpp_error *err)
         f->learn_attr = calloc((size_t)p->recipe->parameters + 1, p->recipe->optimizer->attr_size);
     if (!f->learn_attr)
         return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->recipe->parameters);
-    if (p->learn_at)
+    if (p->learning.first_of)
         return GPP_OK;
-    p->learn_at = calloc((size_t)p->recipe->network->nodes, sizeof *p->learn_at);
-    if (!p->learn_at)
+    p->learning.first_of = calloc((size_t)p->recipe->network->nodes, sizeof *p->learning.first_of);
+    if (!p->learning.first_of)
         return gpp__fail(err, GPP_ENOMEM, "parameters of %d operators", p->recipe->network->nodes);
     for (int k = p->recipe->parameters - 1; k >= 0; k--)
-        p->learn_at[p->recipe->named[k].node] = k;
+        p->learning.first_of[p->recipe->named[k].node] = k;
     return GPP_OK;
 }
 
 static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_error *err)
 {
     *rate = base;
-    return p->lr_schedule_text
-               ? gpp_lr_schedule_rate(p->lr_schedule_text, p->updates, base, rate, err)
+    return p->learning.lr_schedule
+               ? gpp_lr_schedule_rate(p->learning.lr_schedule, p->updates, base, rate, err)
                : GPP_OK;
 }
 
@@ -42,7 +42,7 @@ static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_erro
 static gpp_status prepare_one(const gpp_pipe *p, int k, double common, char *attr, gpp_error *err)
 {
     const gpp_optimizer *o = p->recipe->optimizer;
-    const gpp__group *group = &p->group[k];
+    const gpp__group *group = &p->learning.group[k];
     double lr = common;
     gpp_status status = isnan(group->lr) ? GPP_OK : rate_of(p, group->lr, &lr, err);
     if (status != GPP_OK)
@@ -58,13 +58,13 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
     gpp_status status = make_room(p, f, err);
     if (status == GPP_OK)
-        status = rate_of(p, p->base_lr, &f->lr, err);
+        status = rate_of(p, p->learning.base_lr, &f->lr, err);
     for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
         status = prepare_one(p, k, f->lr,
                              f->learn_attr + (size_t)k * p->recipe->optimizer->attr_size, err);
     f->job.learn_attr = f->learn_attr;
-    f->job.learned = p->learned;
-    f->job.learn_at = p->learn_at;
+    f->job.learned = p->learning.learned;
+    f->job.learn_at = p->learning.first_of;
     f->job.learns = p->recipe->parameters;
     return status;
 }
@@ -72,11 +72,10 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 void gpp__learn_restore(gpp_pipe *p, uint64_t run)
 {
     for (int k = 0; k < p->recipe->parameters; k++)
-        gpp__learned_restore(&p->learned[k], run);
+        gpp__learned_restore(&p->learning.learned[k], run);
 }
 
-/* --- groups and rates by name ------------------------------------------------------------------
- */
+/* --- groups and rates by name ----------------------------------------------------------------- */
 
 static gpp_status check_group(const gpp_pipe *p, const char *name, double lr, double weight_decay,
                               gpp_error *err)
@@ -104,8 +103,8 @@ gpp_status gpp_pipe_set_group(gpp_pipe *p, const char *name, double lr, double w
         return status;
     for (int k = 0; k < p->recipe->parameters; k++)
         if (gpp__param_is(p, k, name)) {
-            p->group[k].lr = lr;
-            p->group[k].weight_decay = weight_decay;
+            p->learning.group[k].lr = lr;
+            p->learning.group[k].weight_decay = weight_decay;
             found = true;
         }
     return found ? GPP_OK
@@ -122,6 +121,6 @@ gpp_status gpp_pipe_set_lr(gpp_pipe *p, double lr, gpp_error *err)
                          "this pipe was made without an optimizer (options.optimizer)");
     if (!(lr >= 0) || isinf(lr))
         return gpp__fail(err, GPP_EINVAL, "learning rate must be >= 0 and finite, got %g", lr);
-    p->base_lr = lr;
+    p->learning.base_lr = lr;
     return GPP_OK;
 }

@@ -19,27 +19,27 @@
 
 #include "graph/run/pipe.h"
 
-typedef struct noted {
+typedef struct step_record {
     gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC; tasks' and points' likewise */
     int tasks, links, points;
     gpp_trace_task *task;
     gpp_trace_link *link;
     gpp_forecast_point *point; /* changes of bytes, which wrap around below zero */
-} noted;
+} step_record;
 
 typedef struct gpp__recorder {
     int wanted, begun, steps;
-    noted *step; /* [begun] of which the first `steps` have ended */
+    step_record *step; /* [begun] of which the first `steps` have ended */
 } gpp__recorder;
 
 /* --- room ------------------------------------------------------------------------------------- */
 
-static void noted_free(noted *s)
+static void step_record_free(step_record *s)
 {
     free(s->task);
     free(s->link);
     free(s->point);
-    *s = (noted){.tasks = 0};
+    *s = (step_record){.tasks = 0};
 }
 
 void gpp__recorder_free(gpp_pipe *p)
@@ -48,7 +48,7 @@ void gpp__recorder_free(gpp_pipe *p)
     if (!r)
         return;
     for (int s = 0; s < r->begun; s++)
-        noted_free(&r->step[s]);
+        step_record_free(&r->step[s]);
     free(r->step);
     free(r);
     p->recorder = NULL;
@@ -84,28 +84,28 @@ static int count_links(const gpp_pipe *p)
     return p->runtime.owned && starpu_memory_nodes_get_count() > 1 ? starpu_bus_get_count() : 0;
 }
 
-static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
+static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
-    noted *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
+    step_record *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
     if (!grown)
         return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->begun + 1);
     r->step = grown;
-    noted *s = &r->step[r->begun];
-    *s = (noted){.links = count_links(p)};
-    s->task = calloc(e->step.plan->tasks + 1, sizeof *s->task);
+    step_record *s = &r->step[r->begun];
+    *s = (step_record){.links = count_links(p)};
+    s->task = calloc(g->step.plan->tasks + 1, sizeof *s->task);
     s->link = calloc((size_t)s->links + 1, sizeof *s->link);
-    s->point = calloc(most_points(e->step.plan) + 1, sizeof *s->point);
+    s->point = calloc(most_points(g->step.plan) + 1, sizeof *s->point);
     if (s->task && s->link && s->point)
         return GPP_OK;
-    noted_free(s);
-    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", e->step.plan->tasks);
+    step_record_free(s);
+    return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", g->step.plan->tasks);
 }
 
 /* --- links ------------------------------------------------------------------------------------ */
 
 /* What was counted since they were read last: reading StarPU's counters sets them to zero. */
-static void add_links(noted *s)
+static void add_links(step_record *s)
 {
     for (int k = 0; k < s->links; k++) {
         struct starpu_profiling_bus_info info = {.transferred_bytes = 0};
@@ -118,7 +118,7 @@ static void add_links(noted *s)
 }
 
 /* Those over which something went. */
-static void keep_used_links(noted *s)
+static void keep_used_links(step_record *s)
 {
     int used = 0;
     for (int k = 0; k < s->links; k++)
@@ -146,10 +146,10 @@ static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
         return false;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        unsigned node = b->cls == GPP__FETCHED ? STARPU_MAIN_RAM : p->state[b->device].node;
+        unsigned node = b->cls == GPP__FETCHED ? STARPU_MAIN_RAM : p->device[b->device].node;
         v->nodes[k] = (uint64_t)1 << node;
         if (b->other >= 0)
-            v->nodes[k] |= (uint64_t)1 << p->state[b->other].node;
+            v->nodes[k] |= (uint64_t)1 << p->device[b->other].node;
         v->from[k] = NAN;
     }
     return true;
@@ -164,14 +164,15 @@ static void values_release(values *v)
 }
 
 /* Changes of a device's live bytes, as points whose bytes wrap around below zero. */
-static void add_change(noted *s, double at, int device, size_t change)
+static void add_change(step_record *s, double at, int device, size_t change)
 {
     s->point[s->points++] = (gpp_forecast_point){at, device, change};
 }
 
-static void add_life(noted *s, const gpp_pipe *p, const gpp__buffer *b, double from, double until)
+static void add_life(step_record *s, const gpp_pipe *p, const gpp__buffer *b, double from,
+                     double until)
 {
-    bool copy = b->other >= 0 && p->state[b->other].node != p->state[b->device].node;
+    bool copy = b->other >= 0 && p->device[b->other].node != p->device[b->device].node;
     for (int d = b->device, k = 0; k <= copy; k++, d = b->other) {
         add_change(s, from, d, b->bytes);
         add_change(s, until, d, (size_t)0 - b->bytes);
@@ -184,11 +185,11 @@ static bool lasts(const gpp__buffer *b)
 }
 
 /* A task that ran uses a buffer. */
-static void use(noted *s, const gpp_pipe *p, const gpp__plan *plan, values *v, const gpp__access *a,
-                gpp_trace_task *t)
+static void use(step_record *s, const gpp_pipe *p, const gpp__plan *plan, values *v,
+                const gpp__access *a, gpp_trace_task *t)
 {
     const gpp__buffer *b = &plan->buffer[a->buffer];
-    uint64_t here = (uint64_t)1 << p->state[t->device].node;
+    uint64_t here = (uint64_t)1 << p->device[t->device].node;
     if (a->mode == GPP__WORKSPACE) {
         add_life(s, p, b, t->start_ms, t->end_ms);
         return;
@@ -217,12 +218,12 @@ static int by_start(const void *x, const void *y)
     return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
 }
 
-static int find_tasks(noted *s, const gpp_pipe *p, const gpp__task_graph *e)
+static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *g)
 {
     int ran = 0;
-    for (size_t k = 0; k < e->step.plan->tasks; k++) {
-        const gpp__task *t = &e->step.plan->task[k];
-        const gpp__cell *c = &e->cell[k];
+    for (size_t k = 0; k < g->step.plan->tasks; k++) {
+        const gpp__task *t = &g->step.plan->task[k];
+        const gpp__cell *c = &g->cell[k];
         if (s->step.status != GPP_OK && !(c->end > c->start))
             continue;
         s->task[ran++] =
@@ -234,7 +235,7 @@ static int find_tasks(noted *s, const gpp_pipe *p, const gpp__task_graph *e)
                              .last_layer = p->recipe->first[t->j] + p->recipe->balance[t->j] - 1,
                              .device = t->device,
                              .worker = c->worker,
-                             .ready_ms = fmin(e->ticket[k].ready, c->start),
+                             .ready_ms = fmin(g->ticket[k].ready, c->start),
                              .start_ms = c->start,
                              .end_ms = c->end};
     }
@@ -243,7 +244,7 @@ static int find_tasks(noted *s, const gpp_pipe *p, const gpp__task_graph *e)
 }
 
 /* Without memory to work it out in, bytes are left out. */
-static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
+static void find_bytes(step_record *s, const gpp_pipe *p, const gpp__plan *plan)
 {
     values v;
     bool made = values_init(&v, p, plan);
@@ -261,19 +262,19 @@ static void find_bytes(noted *s, const gpp_pipe *p, const gpp__plan *plan)
         add_change(s, s->step.begin_ms, d, 0);
 }
 
-gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *e, int *step, gpp_error *err)
+gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *g, int *step, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
     *step = -1;
     if (!r || r->begun == r->wanted)
         return GPP_OK;
-    gpp_status status = make_room(p, e, err);
+    gpp_status status = make_room(p, g, err);
     if (status != GPP_OK)
         return status;
-    for (size_t k = 0; k < e->step.plan->tasks; k++)
-        e->ticket[k].timed = true;
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        g->ticket[k].timed = true;
     *step = r->begun++;
-    noted *s = &r->step[*step];
+    step_record *s = &r->step[*step];
     add_links(&r->step[r->steps]); /* the oldest in flight has moved it */
     if (r->steps == *step)
         memset(s->link, 0, (size_t)s->links * sizeof *s->link);
@@ -284,24 +285,24 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *e, int *step, g
 void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
 {
     gpp__recorder *r = p->recorder;
-    const gpp__task_graph *e = f->graph;
-    if (!r || f->noted < 0)
+    const gpp__task_graph *g = f->graph;
+    if (!r || f->record < 0)
         return;
-    noted *s = &r->step[f->noted];
+    step_record *s = &r->step[f->record];
     s->step.end_ms = f->job.ended;
-    s->step.micro_batches = e->step.plan->shape.micro_batches;
+    s->step.micro_batches = g->step.plan->shape.micro_batches;
     s->step.status = f->status;
     add_links(s);
     keep_used_links(s);
-    s->tasks = find_tasks(s, p, e);
-    find_bytes(s, p, e->step.plan);
-    for (size_t k = 0; k < e->step.plan->tasks; k++)
-        e->ticket[k].timed = false;
+    s->tasks = find_tasks(s, p, g);
+    find_bytes(s, p, g->step.plan);
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        g->ticket[k].timed = false;
     for (int k = 0; k < s->tasks; k++)
-        s->task[k].step = f->noted;
+        s->task[k].step = f->record;
     for (int k = 0; k < s->links; k++)
-        s->link[k].step = f->noted;
-    r->steps = f->noted + 1;
+        s->link[k].step = f->record;
+    r->steps = f->record + 1;
 }
 
 /* --- the trace -------------------------------------------------------------------------------- */
@@ -333,7 +334,7 @@ static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
     for (int d = 0; d < p->recipe->devices; d++) {
         t->device[d] = (gpp_trace_device){
             strdup(p->recipe->device_name[d]), p->recipe->device_threads[d], p->node_of[d],
-            p->state[d].planned, atomic_load(&p->state[d].meter.peak)};
+            p->device[d].planned, atomic_load(&p->device[d].meter.peak)};
         if (!t->device[d].name)
             return false;
     }
@@ -346,7 +347,7 @@ static double since(double origin, double seconds)
     return round(1e9 * (seconds - origin)) / 1e6;
 }
 
-static void copy_step(const noted *s, double origin, gpp_trace *t, int *tasks, int *links,
+static void copy_step(const step_record *s, double origin, gpp_trace *t, int *tasks, int *links,
                       int *points)
 {
     for (int k = 0; k < s->tasks; k++) {

@@ -30,7 +30,7 @@ void gpp__runtime_release(gpp__runtime *runtime);
 /** Memory node whose memory the worker uses: of a CUDA worker its GPU's. */
 unsigned gpp__runtime_node(int worker);
 
-/* --- GPUs (runtime_cuda.c). In a build without CUDA there are none. ---------------------------- */
+/* --- GPUs (runtime_cuda.c). In a build without CUDA there are none. --------------------------- */
 
 /** Worker of a GPU, in the StarPU that runs; -1: it has none. */
 int gpp__runtime_cuda_worker(int ordinal);

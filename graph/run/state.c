@@ -29,19 +29,19 @@ static gpp_status commit(const gpp__run *run, char *const data[], void *arg)
 static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err)
 {
     records r = {&p->recipe->stage[j], count};
-    gpp__device_call e = {
+    gpp__device_call call = {
         .run = commit,
         .arg = &r,
-        .uses = 2,
-        .use = {{GPP__STATS, j, GPP__READ}, {GPP__PARAMS, p->recipe->home[j], GPP__READWRITE}}};
-    return gpp__device_call_run(p, p->recipe->device_of[j], &e, err);
+        .buffers = 2,
+        .buffer = {{GPP__STATS, j, GPP__READ}, {GPP__PARAMS, p->recipe->home[j], GPP__READWRITE}}};
+    return gpp__device_call_run(p, p->recipe->device_of[j], &call, err);
 }
 
-gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
+gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
-    int count = e->step.plan->shape.micro_batches;
-    if (p->as_evaluation || !(e->step.flags & GPP__DO_FORWARD) ||
-        !(e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+    int count = g->step.plan->shape.micro_batches;
+    if (p->as_evaluation || !(g->step.flags & GPP__DO_FORWARD) ||
+        !(g->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP_OK;
     gpp_status status = GPP_OK;
     for (int j = 0; j < p->recipe->partitions && status == GPP_OK; j++)
@@ -81,11 +81,11 @@ static gpp_status restore_partition(gpp_pipe *p, int j, gpp_error *err)
     return status;
 }
 
-gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
+gpp_status gpp__restore_backup(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (size_t k = 0; k < e->step.plan->tasks && status == GPP_OK; k++)
-        if (e->step.plan->task[k].kind == GPP__UPDATE && e->cell[k].updated)
-            status = restore_partition(p, e->step.plan->task[k].j, err);
+    for (size_t k = 0; k < g->step.plan->tasks && status == GPP_OK; k++)
+        if (g->step.plan->task[k].kind == GPP__UPDATE && g->cell[k].updated)
+            status = restore_partition(p, g->step.plan->task[k].j, err);
     return status;
 }

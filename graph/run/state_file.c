@@ -256,17 +256,17 @@ static bool is_frozen(const gpp_pipe *p, const gpp__named *n)
 static gpp_status save_parameter(const gpp_pipe *p, int k, gpp_file *f, gpp_error *err)
 {
     const gpp__named *n = &p->recipe->named[k];
-    const gpp__learned *l = &p->learned[k];
+    const gpp__learned *l = &p->learning.learned[k];
     static const char *const scalar[] = {"scalar0", "scalar1"};
     _Static_assert(GPP__MAX_SCALARS == sizeof scalar / sizeof *scalar, "a name for each");
     gpp_status status = set_count(f, "updates", n->name, (uint64_t)l->updates, err);
     for (int s = 0; p->recipe->optimizer && s < p->recipe->optimizer->scalars && status == GPP_OK;
          s++)
         status = set_real(f, scalar[s], n->name, l->scalar[s], err);
-    if (status == GPP_OK && !isnan(p->group[k].lr))
-        status = set_real(f, "lr", n->name, p->group[k].lr, err);
-    if (status == GPP_OK && !isnan(p->group[k].weight_decay))
-        status = set_real(f, "weight_decay", n->name, p->group[k].weight_decay, err);
+    if (status == GPP_OK && !isnan(p->learning.group[k].lr))
+        status = set_real(f, "lr", n->name, p->learning.group[k].lr, err);
+    if (status == GPP_OK && !isnan(p->learning.group[k].weight_decay))
+        status = set_real(f, "weight_decay", n->name, p->learning.group[k].weight_decay, err);
     if (status == GPP_OK && is_frozen(p, n))
         status = set_count(f, "frozen", n->name, 1, err);
     return status;
@@ -289,9 +289,9 @@ static gpp_status save_words(const gpp_pipe *p, gpp_file *f, gpp_error *err)
     if (status == GPP_OK)
         status = set_count(f, "updates", NULL, (uint64_t)p->updates, err);
     if (status == GPP_OK)
-        status = set_real(f, "lr", NULL, p->base_lr, err);
-    if (status == GPP_OK && p->lr_schedule_text)
-        status = set_text(f, "lr_schedule", NULL, p->lr_schedule_text, err);
+        status = set_real(f, "lr", NULL, p->learning.base_lr, err);
+    if (status == GPP_OK && p->learning.lr_schedule)
+        status = set_text(f, "lr_schedule", NULL, p->learning.lr_schedule, err);
     for (int k = 0; k < p->recipe->parameters && status == GPP_OK; k++)
         status = save_parameter(p, k, f, err);
     return status;
@@ -473,8 +473,8 @@ static gpp_status read_state(const gpp_pipe *p, const gpp_file *f, state *s, gpp
     s->frozen = calloc(count + 1, sizeof *s->frozen);
     if (!s->group || !s->learned || !s->frozen)
         return gpp__fail(err, GPP_ENOMEM, "the state of %d parameters", p->recipe->parameters);
-    memcpy(s->group, p->group, count * sizeof *s->group);
-    memcpy(s->learned, p->learned, count * sizeof *s->learned);
+    memcpy(s->group, p->learning.group, count * sizeof *s->group);
+    memcpy(s->learned, p->learning.learned, count * sizeof *s->learned);
     locale_t c, before = enter_c_locale(&c);
     gpp_status status = read_numbers(p, f, s, err);
     leave_c_locale(c, before);
@@ -487,14 +487,15 @@ static void adopt_state(gpp_pipe *p, state *s)
     for (int k = 0; k < p->recipe->parameters; k++)
         if (s->frozen[k] != is_frozen(p, &p->recipe->named[k]))
             gpp_pipe_freeze(p, p->recipe->named[k].name, s->frozen[k], NULL);
-    memcpy(p->group, s->group, (size_t)p->recipe->parameters * sizeof *p->group);
-    memcpy(p->learned, s->learned, (size_t)p->recipe->parameters * sizeof *p->learned);
+    memcpy(p->learning.group, s->group, (size_t)p->recipe->parameters * sizeof *p->learning.group);
+    memcpy(p->learning.learned, s->learned,
+           (size_t)p->recipe->parameters * sizeof *p->learning.learned);
     p->steps = s->steps;
     p->seed = s->seed;
     p->updates = (int64_t)s->updates;
-    p->base_lr = s->lr;
-    free(p->lr_schedule_text);
-    p->lr_schedule_text = s->lr_schedule;
+    p->learning.base_lr = s->lr;
+    free(p->learning.lr_schedule);
+    p->learning.lr_schedule = s->lr_schedule;
     s->lr_schedule = NULL;
     discard_passes(p);
 }

@@ -27,19 +27,19 @@ static gpp_status usable(gpp_pipe *p, gpp_error *err)
 
 static void report(gpp_pipe *p, const gpp__flight *f)
 {
-    p->last = f->stats;
-    p->last_graph = f->graph;
-    p->has_last = f->status == GPP_OK;
+    p->last.stats = f->stats;
+    p->last.graph = f->graph;
+    p->last.known = f->status == GPP_OK;
 }
 
 /* Launch and land. */
-static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t step,
+static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t step,
                       gpp_error *err)
 {
-    p->has_last = false;
-    p->last_graph = NULL;
+    p->last.known = false;
+    p->last.graph = NULL;
     p->ran = true;
-    gpp_status status = gpp__flight_launch(p, f, e, step, err);
+    gpp_status status = gpp__flight_launch(p, f, g, step, err);
     if (status != GPP_OK)
         return status;
     status = gpp__flight_land(p, f);
@@ -55,13 +55,13 @@ static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *e, uint64_t 
 /* Adds to the call's flags what it means now. @param kept  index of the kept forward whose buffers
  * it uses, -1: none */
 static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, gpp__batch *rows,
-                          gpp__task_graph **e, gpp_error *err)
+                          gpp__task_graph **g, gpp_error *err)
 {
     if ((c->flags & GPP__DO_BACKWARD) && p->adds && p->pending)
         c->flags |= GPP__DO_ADD;
     gpp_status status = gpp__take_tensors(p, &f->job, c, rows, err);
     return status == GPP_OK
-               ? gpp__task_graph_get(p, c->flags, rows, kept + 1, gpp__flight_index(p, f), e, err)
+               ? gpp__task_graph_get(p, c->flags, rows, kept + 1, gpp__flight_index(p, f), g, err)
                : status;
 }
 
@@ -71,17 +71,17 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
     char *room[GPP__MAX_TENSORS] = {NULL};
     gpp__flight *f = gpp__flight_free(p, true);
     gpp__job *job = &f->job;
-    gpp__task_graph *e;
-    gpp_status status = prepare(p, f, &c, kept, rows, &e, err);
+    gpp__task_graph *g;
+    gpp_status status = prepare(p, f, &c, kept, rows, &g, err);
     if (status != GPP_OK)
         return status;
-    int pieces = e->step.plan->shape.micro_batches;
+    int pieces = g->step.plan->shape.micro_batches;
     status = gpp__split_fixed_gradients(p, job, pieces, room, err);
     if (status == GPP_OK)
-        status = fly(p, f, e, step, err);
-    for (int k = 0; k < p->recipe->network->inputs && p->stuck; k++)
-        p->late[k] = room[k] ? job->grad_x[k].data : NULL;
-    if (!p->stuck)
+        status = fly(p, f, g, step, err);
+    for (int k = 0; k < p->recipe->network->inputs && p->watchdog.stuck; k++)
+        p->watchdog.late[k] = room[k] ? job->grad_x[k].data : NULL;
+    if (!p->watchdog.stuck)
         gpp__join_fixed_gradients(p, job, pieces, room, status == GPP_OK);
     return status;
 }
@@ -146,16 +146,15 @@ gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor
     return status == GPP_OK ? train(p, c, loss, err) : status;
 }
 
-/* --- forward now, backward later ---------------------------------------------------------------
- */
+/* --- forward now, backward later -------------------------------------------------------------- */
 
 enum { NAMELESS = -1 };
 
 /* Index of a kept forward, -1: there is none of this name. */
 static int kept_index(const gpp_pipe *p, int pass)
 {
-    for (int q = 0; q < p->kepts; q++)
-        if (p->kept[q].used && p->kept[q].name == pass)
+    for (int q = 0; q < p->kept.count; q++)
+        if (p->kept.forward[q].used && p->kept.forward[q].name == pass)
             return q;
     return -1;
 }
@@ -163,8 +162,8 @@ static int kept_index(const gpp_pipe *p, int pass)
 /* A name is given once, so that of a forward that is gone does not come to mean another. */
 static int new_name(gpp_pipe *p)
 {
-    int name = p->next_name;
-    p->next_name = name == INT_MAX ? 0 : name + 1;
+    int name = p->kept.next_name;
+    p->kept.next_name = name == INT_MAX ? 0 : name + 1;
     return name;
 }
 
@@ -188,10 +187,10 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
     p->ran = false;
     status = run_call(p, c, index, p->steps, &rows, err);
     if (p->ran)
-        p->kept[index].used = false; /* an earlier one, which it has overwritten */
+        p->kept.forward[index].used = false; /* an earlier one, which it has overwritten */
     if (status != GPP_OK)
         return status;
-    gpp__kept *k = &p->kept[index];
+    gpp__kept_forward *k = &p->kept.forward[index];
     k->used = true;
     k->name = pass ? new_name(p) : NAMELESS;
     k->rows = rows;
@@ -201,7 +200,7 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
     return GPP_OK;
 }
 
-static gpp_status same_rows(const gpp_pipe *p, const gpp__kept *k, const gpp_tensor *x,
+static gpp_status same_rows(const gpp_pipe *p, const gpp__kept_forward *k, const gpp_tensor *x,
                             gpp_error *err)
 {
     for (int t = 0; t < p->recipe->network->inputs; t++) {
@@ -227,16 +226,16 @@ gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const g
                          pass);
     if (!x || !grad_y)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", x ? "grad_y" : "x");
-    status = same_rows(p, &p->kept[index], x, err);
+    status = same_rows(p, &p->kept.forward[index], x, err);
     if (status != GPP_OK)
         return status;
     gpp__call c = {
         .flags = GPP__DO_BACKWARD | GPP__DO_GRAD_INPUT, .x = x, .grad_y = grad_y, .grad_x = grad_x};
     gpp__batch rows;
     p->ran = false;
-    status = run_call(p, c, index, p->kept[index].step, &rows, err);
+    status = run_call(p, c, index, p->kept.forward[index].step, &rows, err);
     if (p->ran)
-        p->kept[index].used = false;
+        p->kept.forward[index].used = false;
     return status;
 }
 
@@ -247,7 +246,7 @@ gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
     int index = p ? kept_index(p, pass) : -1;
     if (index < 0)
         return gpp__fail(err, p ? GPP_ESTATE : GPP_EINVAL, "there is no such forward");
-    p->kept[index].used = false;
+    p->kept.forward[index].used = false;
     return GPP_OK;
 }
 
@@ -282,18 +281,19 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
 static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
 {
     gpp__flight *f = gpp__flight_free(p, false);
-    gpp__task_graph *e;
+    gpp__task_graph *g;
     gpp__batch rows;
     if (!f)
         return gpp__fail(err, GPP_ESTATE,
-                         "%d steps are submitted and not waited for: that is the most", p->queued);
-    gpp_status status = prepare(p, f, &c, -1, &rows, &e, err);
+                         "%d steps are submitted and not waited for: that is the most",
+                         p->submitted.count);
+    gpp_status status = prepare(p, f, &c, -1, &rows, &g, err);
     if (status == GPP_OK)
-        status = gpp__flight_launch(p, f, e, p->steps, err);
+        status = gpp__flight_launch(p, f, g, p->steps, err);
     if (status != GPP_OK)
         return status;
     p->steps += (c.flags & GPP__DO_UPDATE) != 0;
-    p->queue[p->queued++] = gpp__flight_index(p, f);
+    p->submitted.flight[p->submitted.count++] = gpp__flight_index(p, f);
     return GPP_OK;
 }
 
@@ -330,17 +330,18 @@ gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
 {
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
-    if (!p->queued)
+    if (!p->submitted.count)
         return gpp__fail(err, GPP_ESTATE, "no step is submitted that was not waited for");
-    gpp__flight *f = &p->flight[p->queue[0]];
-    if (!p->landed) {
-        p->landed = 1;
+    gpp__flight *f = &p->flight[p->submitted.flight[0]];
+    if (!p->submitted.landed) {
+        p->submitted.landed = 1;
         gpp__flight_land(p, f);
     }
     if (f->job.run == atomic_load(&p->failed))
         gpp__failure_seen(p);
-    memmove(p->queue, p->queue + 1, (size_t)--p->queued * sizeof *p->queue);
-    p->landed--;
+    memmove(p->submitted.flight, p->submitted.flight + 1,
+            (size_t)--p->submitted.count * sizeof *p->submitted.flight);
+    p->submitted.landed--;
     report(p, f);
     if (f->status == GPP_OK && loss)
         *loss = f->loss;
@@ -351,11 +352,10 @@ gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
 
 int gpp_pipe_submitted(const gpp_pipe *p)
 {
-    return p ? p->queued : 0;
+    return p ? p->submitted.count : 0;
 }
 
-/* --- gradients at hand -------------------------------------------------------------------------
- */
+/* --- gradients at hand ------------------------------------------------------------------------ */
 
 gpp_status gpp_pipe_accumulate(gpp_pipe *p, bool on, gpp_error *err)
 {
@@ -392,10 +392,10 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
         return status;
     if (!p->has_grads)
         return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
-    gpp__task_graph *e;
+    gpp__task_graph *g;
     gpp__batch none = {{0}};
-    status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &e, err);
-    return status == GPP_OK ? fly(p, &p->flight[0], e, p->steps, err) : status;
+    status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &g, err);
+    return status == GPP_OK ? fly(p, &p->flight[0], g, p->steps, err) : status;
 }
 
 /* --- reports ---------------------------------------------------------------------------------- */
@@ -404,9 +404,9 @@ gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_erro
 {
     if (!p || !stats)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "stats" : "pipe");
-    if (!p->has_last)
+    if (!p->last.known)
         return gpp__fail(err, GPP_ESTATE, "no step has run, or the last one failed");
-    *stats = p->last;
+    *stats = p->last.stats;
     gpp_status status = gpp__flight_bound(p, &stats->bound_ms, err);
     stats->efficiency = stats->step_ms > 0 ? stats->bound_ms / stats->step_ms : 1;
     return status;

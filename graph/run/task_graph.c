@@ -9,30 +9,30 @@
 #include "graph/run/pipe.h"
 
 /** All plans share the buffers, so what counts is what is there already and what this plan adds. */
-static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *e, gpp_error *err)
+static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
         size_t limit = gpp__recipe_limit(p->recipe, &p->choice, d),
-               need = p->state[d].planned + gpp__slots_missing(p, e, d);
+               need = p->device[d].planned + gpp__slots_missing(p, g, d);
         if (limit && need > limit)
             return gpp__fail(
                 err, GPP_ENOMEM,
                 "device %s: with a mini-batch of %lld rows it needs %zu bytes by plan, "
                 "the limit is %zu (more partitions or chunks, or checkpointing, need less)",
-                p->recipe->device[d].name, (long long)e->step.rows.rows[0], need, limit);
+                p->recipe->device[d].name, (long long)g->step.rows.rows[0], need, limit);
     }
     return GPP_OK;
 }
 
 /* --- executables ------------------------------------------------------------------------------ */
 
-static gpp_status get_blocks(gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
+static gpp_status get_handles(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
 {
-    for (size_t k = 0; k < e->step.plan->buffers; k++) {
-        const gpp__buffer *b = &e->step.plan->buffer[k];
+    for (size_t k = 0; k < g->step.plan->buffers; k++) {
+        const gpp__buffer *b = &g->step.plan->buffer[k];
         gpp_status status =
-            gpp__slot_get(p, e->instance, (gpp__class)b->cls, gpp__slot_list(e, b),
-                          gpp__slot_of(e, b), b->bytes, b->device, b->other, &e->block[k], err);
+            gpp__slot_get(p, g->instance, (gpp__class)b->cls, gpp__slot_list(g, b),
+                          gpp__slot_of(g, b), b->bytes, b->device, b->other, &g->handle[k], err);
         if (status != GPP_OK)
             return status;
     }
@@ -40,43 +40,43 @@ static gpp_status get_blocks(gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
 }
 
 /* Memory for what the tasks of GPUs let the host see. */
-static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *e, gpp_error *err)
+static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
 {
     bool gpus = false;
     for (int d = 0; d < p->recipe->devices; d++)
-        gpus |= p->state[d].executor.cuda != NULL;
-    if (!gpus || e->step.plan->tasks == 0)
+        gpus |= p->device[d].executor.cuda != NULL;
+    if (!gpus || g->step.plan->tasks == 0)
         return GPP_OK;
-    size_t bytes = e->step.plan->tasks * GPP__RESULT_BYTES;
-    if (!starpu_malloc_flags((void **)&e->result, bytes, STARPU_MALLOC_PINNED))
+    size_t bytes = g->step.plan->tasks * GPP__RESULT_BYTES;
+    if (!starpu_malloc_flags((void **)&g->result, bytes, STARPU_MALLOC_PINNED))
         return GPP_OK;
-    e->result = NULL;
+    g->result = NULL;
     return gpp__fail(err, GPP_ENOMEM, "%zu page-locked bytes", bytes);
 }
 
-static gpp__pass pass_of(const gpp__task_graph *e, const gpp__task *t)
+static gpp__pass pass_of(const gpp__task_graph *g, const gpp__task *t)
 {
     if (t->kind == GPP__RECOMPUTE)
         return GPP__PASS_RECOMPUTE;
     if (t->kind == GPP__BACKWARD || t->kind == GPP__WEIGHT)
         return t->kind == GPP__WEIGHT ? GPP__PASS_WEIGHT : GPP__PASS_BACKWARD;
-    if (!(e->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
+    if (!(g->step.flags & (GPP__DO_BACKWARD | GPP__DO_KEEP)))
         return GPP__PASS_EVALUATE;
     return t->checkpointed ? GPP__PASS_DROP : GPP__PASS_KEEP;
 }
 
-static void fill_cell(gpp_pipe *p, gpp__task_graph *e, size_t k)
+static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
 {
-    const gpp__task *t = &e->step.plan->task[k];
-    bool shorter = t->i == e->step.plan->shape.micro_batches - 1;
-    const gpp__program_set *set = shorter ? e->step.last : e->step.full;
-    gpp__cell *c = &e->cell[k];
+    const gpp__task *t = &g->step.plan->task[k];
+    bool shorter = t->i == g->step.plan->shape.micro_batches - 1;
+    const gpp__program_set *set = shorter ? g->step.last : g->step.full;
+    gpp__cell *c = &g->cell[k];
     *c = (gpp__cell){
-        .job = &p->flight[e->turn].job,
-        .device = &p->state[t->device].executor,
+        .job = &p->flight[g->flight].job,
+        .device = &p->device[t->device].executor,
         .stage = &p->recipe->stage[t->j],
         .program = set->program[t->j],
-        .pass = pass_of(e, t),
+        .pass = pass_of(g, t),
         .i = t->i,
         .j = t->j,
         .clock = t->clock,
@@ -85,116 +85,116 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *e, size_t k)
         .access = t->access,
     };
     for (int b = 0; b < GPP__BATCHES; b++) {
-        c->row0[b] = t->i < 0 ? 0 : t->i * e->step.full->rows.rows[b];
+        c->row0[b] = t->i < 0 ? 0 : t->i * g->step.full->rows.rows[b];
         c->rows[b] = set->rows.rows[b];
     }
-    e->ticket[k].lane = p->state[t->device].lane;
+    g->ticket[k].lane = p->device[t->device].lane;
     if (c->device->cuda) {
-        c->result = e->result + k * GPP__RESULT_BYTES;
-        e->ticket[k].done = gpp__cell_done;
-        e->ticket[k].arg = c;
+        c->result = g->result + k * GPP__RESULT_BYTES;
+        g->ticket[k].done = gpp__cell_done;
+        g->ticket[k].arg = c;
     }
 }
 
 /* Those of steps that can still be asked for follow from times that go with it. */
-static void keep_bounds(gpp_pipe *p, const gpp__task_graph *e)
+static void keep_bounds(gpp_pipe *p, const gpp__task_graph *g)
 {
-    gpp__flight *f = &p->flight[e->turn];
-    if (f->graph == e) {
+    gpp__flight *f = &p->flight[g->flight];
+    if (f->graph == g) {
         f->graph = NULL;
-        if (gpp__plan_makespan(e->step.plan, e->ms, NULL, &f->stats.bound_ms, NULL) != GPP_OK)
+        if (gpp__plan_makespan(g->step.plan, g->ms, NULL, &f->stats.bound_ms, NULL) != GPP_OK)
             f->stats.bound_ms = 0;
     }
-    if (p->last_graph == e) {
-        p->has_last &= gpp__flight_bound(p, &p->last.bound_ms, NULL) == GPP_OK;
-        p->last_graph = NULL;
+    if (p->last.graph == g) {
+        p->last.known &= gpp__flight_bound(p, &p->last.stats.bound_ms, NULL) == GPP_OK;
+        p->last.graph = NULL;
     }
 }
 
-static void exec_free(gpp_pipe *p, gpp__task_graph *e)
+static void graph_free(gpp_pipe *p, gpp__task_graph *g)
 {
-    if (!e)
+    if (!g)
         return;
-    keep_bounds(p, e);
-    free(e->cell);
-    free(e->ticket);
-    free(e->ms);
-    free(e->block);
-    if (e->result)
-        starpu_free_flags(e->result, e->step.plan->tasks * GPP__RESULT_BYTES, STARPU_MALLOC_PINNED);
-    gpp__step_plan_release(&e->step, &p->programs);
-    free(e);
+    keep_bounds(p, g);
+    free(g->cell);
+    free(g->ticket);
+    free(g->ms);
+    free(g->handle);
+    if (g->result)
+        starpu_free_flags(g->result, g->step.plan->tasks * GPP__RESULT_BYTES, STARPU_MALLOC_PINNED);
+    gpp__step_plan_release(&g->step, &p->programs);
+    free(g);
 }
 
-static gpp_status exec_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                           int turn, gpp__task_graph **exec, gpp_error *err)
+static gpp_status graph_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
+                            int flight, gpp__task_graph **graph, gpp_error *err)
 {
-    gpp__task_graph *e = calloc(1, sizeof *e);
-    if (!e)
+    gpp__task_graph *g = calloc(1, sizeof *g);
+    if (!g)
         return gpp__fail(err, GPP_ENOMEM, "a plan");
-    e->instance = instance;
-    e->turn = turn;
-    gpp_status status = gpp__step_plan_init(&e->step, &p->programs, &p->choice, flags, rows, err);
+    g->instance = instance;
+    g->flight = flight;
+    gpp_status status = gpp__step_plan_init(&g->step, &p->programs, &p->choice, flags, rows, err);
     if (status == GPP_OK)
-        status = within_limit(p, e, err);
+        status = within_limit(p, g, err);
     if (status != GPP_OK)
-        goto free_exec;
-    e->cell = calloc(e->step.plan->tasks + 1, sizeof *e->cell);
-    e->ticket = calloc(e->step.plan->tasks + 1, sizeof *e->ticket);
-    e->ms = calloc(e->step.plan->tasks + 1, sizeof *e->ms);
-    e->block = calloc(e->step.plan->buffers + 1, sizeof *e->block);
-    if (!e->cell || !e->ticket || !e->ms || !e->block) {
-        status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", e->step.plan->tasks);
-        goto free_exec;
+        goto free_graph;
+    g->cell = calloc(g->step.plan->tasks + 1, sizeof *g->cell);
+    g->ticket = calloc(g->step.plan->tasks + 1, sizeof *g->ticket);
+    g->ms = calloc(g->step.plan->tasks + 1, sizeof *g->ms);
+    g->handle = calloc(g->step.plan->buffers + 1, sizeof *g->handle);
+    if (!g->cell || !g->ticket || !g->ms || !g->handle) {
+        status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", g->step.plan->tasks);
+        goto free_graph;
     }
-    status = get_results(p, e, err);
+    status = get_results(p, g, err);
     if (status != GPP_OK)
-        goto free_exec;
-    status = get_blocks(p, e, err);
+        goto free_graph;
+    status = get_handles(p, g, err);
     if (status != GPP_OK) {
         gpp__task_graph_free_all(p); /* a buffer that could not grow is gone, also for others */
-        goto free_exec;
+        goto free_graph;
     }
-    for (size_t k = 0; k < e->step.plan->tasks; k++)
-        fill_cell(p, e, k);
-    *exec = e;
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        fill_cell(p, g, k);
+    *graph = g;
     return GPP_OK;
-free_exec:
-    exec_free(p, e);
+free_graph:
+    graph_free(p, g);
     return status;
 }
 
 gpp_status gpp__task_graph_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
-                               int turn, gpp__task_graph **exec, gpp_error *err)
+                               int flight, gpp__task_graph **graph, gpp_error *err)
 {
-    gpp__task_graph **place = &p->graph[0];
+    gpp__task_graph **entry = &p->cache.graph[0];
     for (int k = 0; k < GPP__TASK_GRAPHS; k++) {
-        gpp__task_graph *e = p->graph[k];
-        if (e && e->step.flags == flags && gpp__same_rows(&e->step.rows, rows) &&
-            e->instance == instance && e->turn == turn) {
-            e->used = ++p->clock;
-            *exec = e;
+        gpp__task_graph *g = p->cache.graph[k];
+        if (g && g->step.flags == flags && gpp__same_rows(&g->step.rows, rows) &&
+            g->instance == instance && g->flight == flight) {
+            g->used = ++p->cache.clock;
+            *graph = g;
             return GPP_OK;
         }
-        if (!e || (*place && e->used < (*place)->used))
-            place = &p->graph[k];
+        if (!g || (*entry && g->used < (*entry)->used))
+            entry = &p->cache.graph[k];
     }
     gpp__settle(p); /* buffers may have to grow, and what flies may be what is forgotten */
-    if (p->stuck)
+    if (p->watchdog.stuck)
         return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
-    exec_free(p, *place);
-    *place = NULL;
-    gpp_status status = exec_new(p, flags, rows, instance, turn, place, err);
+    graph_free(p, *entry);
+    *entry = NULL;
+    gpp_status status = graph_new(p, flags, rows, instance, flight, entry, err);
     if (status == GPP_OK)
-        (*place)->used = ++p->clock;
-    *exec = *place;
+        (*entry)->used = ++p->cache.clock;
+    *graph = *entry;
     return status;
 }
 
 void gpp__task_graph_free_all(gpp_pipe *p)
 {
     for (int k = 0; k < GPP__TASK_GRAPHS; k++) {
-        exec_free(p, p->graph[k]);
-        p->graph[k] = NULL;
+        graph_free(p, p->cache.graph[k]);
+        p->cache.graph[k] = NULL;
     }
 }

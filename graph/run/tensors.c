@@ -162,9 +162,9 @@ static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gp
     if (status == GPP_OK && unseen && p->recipe->loss->check)
         status = p->recipe->loss->check(p->recipe->loss_attr, &p->recipe->y_desc, d, 0, *rows,
                                         c->target->data, err);
-    if (status == GPP_OK && p->each.data && p->each_rows != *rows)
+    if (status == GPP_OK && p->losses.each.data && p->losses.rows != *rows)
         return gpp__fail(err, GPP_ESHAPE, "losses are kept for %lld rows, the mini-batch has %lld",
-                         (long long)p->each_rows, (long long)*rows);
+                         (long long)p->losses.rows, (long long)*rows);
     return status;
 }
 
@@ -172,7 +172,7 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
 {
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
-    p->each = (gpp__rows){0};
+    p->losses.each = (gpp__rows){0};
     if (!each) {
         gpp__settle(p); /* which may still write there */
         return GPP_OK;
@@ -183,8 +183,8 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
     p->recipe->loss->each(p->recipe->loss_attr, &p->recipe->y_desc, &d);
     d.batch = p->recipe->y_desc.batch;
     d.rows = p->recipe->y_desc.rows;
-    p->each_rows = -1;
-    return take_rows("each", each, &d, &p->each_rows, false, &p->each, err);
+    p->losses.rows = -1;
+    return take_rows("each", each, &d, &p->losses.rows, false, &p->losses.each, err);
 }
 
 gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
@@ -227,11 +227,9 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
     return status;
 }
 
-/* --- gradients of inputs that no output depends on ---------------------------------------------
- */
+/* --- gradients of inputs that no output depends on -------------------------------------------- */
 
-/* --- gradients of inputs that are not cut ------------------------------------------------------
- */
+/* --- gradients of inputs that are not cut ----------------------------------------------------- */
 
 gpp_status gpp__split_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
                                       gpp_error *err)

@@ -84,13 +84,13 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
 }
 
 /* The nearest earlier task that must end before `task` may use a buffer; -1: all have. */
-static long holder_of(const gpp__task_graph *e, size_t task, const gpp__access *a)
+static long holder_of(const gpp__task_graph *g, size_t task, const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
-        const gpp__access *other = access_to(&e->step.plan->task[k], a->buffer);
+        const gpp__access *other = access_to(&g->step.plan->task[k], a->buffer);
         if (!other || (other->mode == GPP__READ && a->mode == GPP__READ))
             continue;
-        if (!has_ended(&e->cell[k]))
+        if (!has_ended(&g->cell[k]))
             return (long)k;
         if (other->mode != GPP__READ)
             return -1;
@@ -98,21 +98,21 @@ static long holder_of(const gpp__task_graph *e, size_t task, const gpp__access *
     return -1;
 }
 
-static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
+static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *g, size_t task)
 {
-    const gpp__task *t = &e->step.plan->task[task];
+    const gpp__task *t = &g->step.plan->task[task];
     for (int a = 0; a < t->access_count; a++) {
         if (t->access[a].mode == GPP__WORKSPACE)
             continue;
-        long k = holder_of(e, task, &t->access[a]);
+        long k = holder_of(g, task, &t->access[a]);
         if (k < 0)
             continue;
-        const gpp__task *other = &e->step.plan->task[k];
+        const gpp__task *other = &g->step.plan->task[k];
         const gpp__access *theirs = access_to(other, t->access[a].buffer);
         say_task(m, other);
         say(m, " on %s has not %s ", p->recipe->device_name[other->device],
             theirs->mode == GPP__READ ? "released" : "delivered");
-        say_buffer(m, e->step.plan, theirs);
+        say_buffer(m, g->step.plan, theirs);
         return;
     }
     say(m, "all it needs is done, but the runtime has not reported it");
@@ -120,38 +120,38 @@ static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *e, s
 
 /* --- what a device does ----------------------------------------------------------------------- */
 
-static void say_running(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task)
+static void say_running(message *m, const gpp_pipe *p, const gpp__task_graph *g, size_t task)
 {
-    const gpp__cell *c = &e->cell[task];
+    const gpp__cell *c = &g->cell[task];
     int first = p->recipe->first[c->j], last = first + p->recipe->balance[c->j] - 1;
     say(m, "runs ");
-    say_task(m, &e->step.plan->task[task]);
+    say_task(m, &g->step.plan->task[task]);
     if (last >= first)
         say(m, ", layers %d to %d,", first, last);
     say(m, " for %.3g s", fmax(gpp__cell_now() - c->start, 0));
 }
 
-static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *e, size_t task,
+static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *g, size_t task,
                      bool ready)
 {
     say(m, "waits for its next, ");
-    say_task(m, &e->step.plan->task[task]);
+    say_task(m, &g->step.plan->task[task]);
     if (ready) {
         say(m, ", which is ready, but its worker does something else");
     } else {
         say(m, ": ");
-        say_cause(m, p, e, task);
+        say_cause(m, p, g, task);
     }
 }
 
 /* @return a task that it runs, or waits for; -1: it has done all */
-static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, int d)
+static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *g, int d)
 {
-    const int32_t *table = e->step.plan->table[d];
-    size_t count = e->step.plan->count[d];
+    const int32_t *table = g->step.plan->table[d];
+    size_t count = g->step.plan->count[d];
     bool ready;
-    uint64_t first = count ? e->ticket[table[0]].position : 0,
-             next = gpp__lane_next(p->state[d].lane, &ready);
+    uint64_t first = count ? g->ticket[table[0]].position : 0,
+             next = gpp__lane_next(p->device[d].lane, &ready);
     say(m, "; %s ", p->recipe->device_name[d]);
     if (count && next < first) {
         say(m, "waits for position %llu of its order, to which no task was given",
@@ -159,19 +159,19 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, 
         return table[0];
     }
     for (size_t k = 0; k < count && k < next - first; k++) {
-        const gpp__cell *c = &e->cell[table[k]];
+        const gpp__cell *c = &g->cell[table[k]];
         if (has_ended(c))
             continue;
         if (has_begun(c)) {
-            say_running(m, p, e, (size_t)table[k]);
+            say_running(m, p, g, (size_t)table[k]);
         } else {
             say(m, "fetches the data of ");
-            say_task(m, &e->step.plan->task[table[k]]);
+            say_task(m, &g->step.plan->task[table[k]]);
         }
         return table[k];
     }
     if (next - first < count) {
-        say_next(m, p, e, (size_t)table[next - first], ready);
+        say_next(m, p, g, (size_t)table[next - first], ready);
         return table[next - first];
     }
     say(m, "has done all of its %zu tasks", count);
@@ -180,25 +180,25 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *e, 
 
 gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
 {
-    const gpp__task_graph *e = f->graph;
+    const gpp__task_graph *g = f->graph;
     message m = {.length = 0};
     size_t left = 0;
     long blame = -1;
-    for (size_t k = 0; k < e->step.plan->tasks; k++)
-        left += !has_ended(&e->cell[k]);
-    say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog, left,
-        e->step.plan->tasks);
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        left += !has_ended(&g->cell[k]);
+    say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog.seconds, left,
+        g->step.plan->tasks);
     for (int d = 0; d < p->recipe->devices; d++) {
-        long k = say_device(&m, p, e, d);
-        bool runs = k >= 0 && has_begun(&e->cell[k]);
-        if (k >= 0 && (blame < 0 || (runs && !has_begun(&e->cell[blame]))))
+        long k = say_device(&m, p, g, d);
+        bool runs = k >= 0 && has_begun(&g->cell[k]);
+        if (k >= 0 && (blame < 0 || (runs && !has_begun(&g->cell[blame]))))
             blame = k;
     }
     bool first = err && err->code == GPP_OK;
     gpp__fail(err, GPP_ETIMEDOUT, "%s", m.text);
     if (first && blame >= 0) {
-        err->micro_batch = e->cell[blame].i;
-        err->partition = e->cell[blame].j;
+        err->micro_batch = g->cell[blame].i;
+        err->partition = g->cell[blame].j;
     }
     return GPP_ETIMEDOUT;
 }
@@ -208,6 +208,6 @@ gpp_status gpp_pipe_set_watchdog(gpp_pipe *p, double seconds, gpp_error *err)
     if (!p || !(seconds >= 0) || seconds > 1e9)
         return gpp__fail(err, GPP_EINVAL, "a watchdog needs a pipe and 0 ... 1e9 seconds, got %g",
                          seconds);
-    p->watchdog = seconds;
+    p->watchdog.seconds = seconds;
     return GPP_OK;
 }

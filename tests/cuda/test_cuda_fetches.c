@@ -111,7 +111,7 @@ static size_t copies_of(const gpp_pipe *p, int fetch)
 {
     size_t copies = 0;
     for (int k = 0; k < p->slots[GPP__FETCHED][fetch].count; k++)
-        copies += atomic_load(&p->slots[GPP__FETCHED][fetch].block[k]->copies);
+        copies += atomic_load(&p->slots[GPP__FETCHED][fetch].handle[k]->copies);
     return copies;
 }
 
@@ -363,7 +363,7 @@ static gpp_status wait_there(gpp_call *c)
     time_t end = time(NULL) + 30;
     const gpp__slots *s = &fetching->slots[GPP__FETCHED][0];
     for (bool first = !calls++; first && !came && time(NULL) < end;)
-        came = awaited < s->count && on_its_way(s->block[awaited]);
+        came = awaited < s->count && on_its_way(s->handle[awaited]);
     cudaMemcpyAsync(c->out[0].data, c->in[0].data,
                     (size_t)test_tensor_count(&c->in[0]) * sizeof(float), cudaMemcpyDefault,
                     (cudaStream_t)c->stream);
