@@ -1,17 +1,17 @@
 /*
- * graph/run/at_exit.c: a program that ends while steps run.
+ * graph/run/at_exit.c: ends the steps that run when the program ends.
  *
- * exit() runs the destructors of what tasks use, and tensors in main's frame are gone when main has
- * returned, but StarPU's workers go on until the process is gone. So a handler cancels the steps
- * that run and waits for the tasks that have begun. Handlers run in the reverse order of their
- * registration, and some of what tasks use registers its destructors when it is first used. So ours
- * is registered at the first launch, after kernels have been prepared, and again when a pass, and
- * when a training step, has first succeeded.
+ * exit() runs the destructors of libraries that tasks use, and tensors in main's frame are gone
+ * once main has returned, but StarPU's workers run until the process is gone. So a handler cancels
+ * the steps that run and waits for the tasks that have begun. Handlers run in the reverse order of
+ * their registration, and some libraries register their destructors when they are first used. So
+ * our handler is registered at the first launch, after kernels have been prepared, and again when
+ * the first pass, and when the first training step, has succeeded.
  *
- * Handlers of the application's that run after ours may still wait for steps, look at parameters
- * and free pipes: a cancelled step ends like any other failed step, with parameters as before it. A
- * step whose updates have begun cannot be taken back, so it is waited for instead. All this is not
- * so when an operator calls exit(): its own task never ends, so no step does.
+ * Handlers of the application that run after ours may still wait for steps, read parameters and
+ * free pipes: a cancelled step ends like any other failed step, with the parameters from before it.
+ * A step whose updates have begun cannot be undone, so the handler waits for it instead. None of
+ * this holds when an operator calls exit(): its own task never ends, so no step does.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -20,14 +20,14 @@
 #include "graph/run/pipe.h"
 #include "sched/starpu.h"
 
-/* The program ends even if a task does not: a pipe is waited for until no task of its steps has
- * ended for so many seconds, or for those of its watchdog. */
+/* The program ends even if a task does not: the handler stops waiting for a pipe when no task of
+ * its steps has ended for so many seconds, or for the seconds of its watchdog. */
 #define PATIENCE 10.0
 
 static struct {
     pthread_mutex_t lock;
-    gpp_pipe *pipes; /* that have launched something, linked by next_watched */
-    pid_t pid;       /* whose they are: a forked child has copies, but no workers */
+    gpp_pipe *pipes; /* that have launched something, linked by at_exit.next */
+    pid_t pid; /* the process of these pipes: a forked child has copies of them, but no workers */
     bool registered, registered_again, ending;
     pthread_t ended_by; /* the thread in exit() */
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -42,7 +42,7 @@ static void cancel_steps(gpp_pipe *p, bool also_updating)
 static bool runs_elsewhere(gpp__flight *f, int worker)
 {
     if (gpp__job_wait_while_moving(&f->job, 0))
-        return false; /* all have ended, and the plan may be gone */
+        return false; /* all tasks have ended, and the task graph may be gone */
     for (size_t k = 0; k < f->graph->step.plan->tasks; k++) {
         gpp__cell *c = &f->graph->cell[k];
         if (atomic_load(&c->begun) == f->job.run && atomic_load(&c->ended) != f->job.run &&
@@ -52,7 +52,8 @@ static bool runs_elsewhere(gpp__flight *f, int worker)
     return false;
 }
 
-/* An operator has called exit(): its own task ends no more, nor do those that wait for it. */
+/* An operator has called exit(): its own task will never end, nor will the tasks that wait for
+ * it. */
 static void wait_on_worker(gpp__flight *f, int worker, double seconds)
 {
     double until = gpp__cell_now() + seconds;
@@ -76,7 +77,7 @@ static void end_steps(void)
     if (process.pid != getpid())
         return;
     pthread_mutex_lock(&process.lock);
-    if (process.ending && !process.registered_again) { /* it is registered more than once */
+    if (process.ending && !process.registered_again) { /* a second registration of this handler */
         pthread_mutex_unlock(&process.lock);
         return;
     }
@@ -126,7 +127,7 @@ void gpp__exit_begin_job(gpp__job *job, uint64_t run, size_t tasks)
     pthread_mutex_lock(&process.lock);
     gpp__job_begin(job, run, tasks);
     bool by_handler = process.ending && pthread_equal(process.ended_by, pthread_self());
-    if (by_handler && !process.registered_again) /* end_steps has run: this step needs it again */
+    if (by_handler && !process.registered_again) /* end_steps has run, but this step needs it too */
         process.registered_again = !atexit(end_steps);
     else if (process.ending && !by_handler)
         gpp__job_cancel(job, "the program is ending", true);
@@ -140,5 +141,5 @@ void gpp__exit_note_success(bool trained)
     if ((atomic_load_explicit(&noted, memory_order_relaxed) & now) == now ||
         (atomic_fetch_or(&noted, now) & now) == now)
         return;
-    atexit(end_steps); /* without memory for it, the first registration has to do */
+    atexit(end_steps); /* if this fails, the first registration has to do */
 }

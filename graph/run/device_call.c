@@ -1,10 +1,10 @@
 /*
- * graph/run/device_call.c: work on a pipe's buffers outside steps: a function that runs where the
- * buffers are, and is waited for. It packs weights that the caller has set, and unpacks gradients
- * that the caller asks for.
+ * graph/run/device_call.c: device calls: work on a pipe's buffers outside steps. The caller waits
+ * while a function runs where the buffers are: to pack weights that the caller has set, to unpack
+ * gradients that the caller asks for, to fold in statistics.
  *
- * Buffers of CPU cores are the host's to use, so the calling thread does the work itself. The
- * runtime moves buffers to a GPU for tasks alone, so there the work is a task.
+ * The host may use the buffers of CPU cores, so the calling thread does the work itself. StarPU
+ * moves buffers to a GPU for tasks only, so there the work is a task.
  */
 #include <errno.h>
 #include <starpu.h>
@@ -19,7 +19,7 @@ static gpp__run run_of(const gpp__executor *executor, gpp_error *err)
     return (gpp__run){.cuda = executor->cuda, .mover = executor->mover, .err = err};
 }
 
-/* With buffers that the host has acquired. */
+/* In the calling thread, with buffers that the host has acquired. */
 static gpp_status run_here(gpp_pipe *p, const gpp__executor *executor, const gpp__device_call *call,
                            gpp_error *err)
 {
@@ -51,7 +51,7 @@ static gpp__handle *handle_of(const gpp_pipe *p, const gpp__call_buffer *buffer)
     return p->slots[buffer->cls][buffer->list].handle[0];
 }
 
-/** What the task of a call knows. */
+/** The argument of a call's task. */
 typedef struct device_task {
     const gpp__device_call *call;
     const gpp__executor *executor;
@@ -105,7 +105,8 @@ static gpp_status run(gpp_pipe *p, int device, const gpp__device_call *call, gpp
 
 #endif
 
-/* The function is asked for its failure through the record, so the record must be empty. */
+/* The function reports its failure in an error record. A record keeps the first failure it is
+ * given, so the function gets an empty one. */
 gpp_status gpp__device_call_run(gpp_pipe *p, int device, const gpp__device_call *call,
                                 gpp_error *err)
 {

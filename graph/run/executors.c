@@ -1,6 +1,7 @@
 /*
- * graph/run/executors.c: what runs the tasks of each device: a StarPU worker, its cores and threads
- * or its GPU, and a lane of the policy.
+ * graph/run/executors.c: the executor of each device: a StarPU worker with its cores and threads,
+ * or with its GPU. Each device also gets a lane of the scheduling policy, which keeps its tasks in
+ * the order of their table.
  */
 #include <hwloc.h>
 #include <starpu.h>
@@ -16,8 +17,9 @@ static bool has_core(const gpp__device *d, int core)
     return false;
 }
 
-/** Each CPU device gets a worker of its own: one that StarPU put on the device's cores (and memory)
- * where there is one. */
+/** Each CPU device gets a worker of its own. The first pass gives out workers that StarPU has put
+ * on the device's own cores, and so near its memory; the second pass gives out any that are
+ * left. */
 static void choose_workers(gpp_pipe *p)
 {
     bool taken[STARPU_NMAXWORKERS] = {false};
@@ -37,39 +39,41 @@ static void choose_workers(gpp_pipe *p)
 
 static void bind_pool_thread(void *arg, int thread)
 {
-    const gpp__pipe_device *s = arg;
-    hwloc_set_cpubind(s->executor.topology, s->device->cpuset[thread], HWLOC_CPUBIND_THREAD);
+    const gpp__pipe_device *device = arg;
+    hwloc_set_cpubind(device->executor.topology, device->in_recipe->cpuset[thread],
+                      HWLOC_CPUBIND_THREAD);
 }
 
-/* What kernels and cells on a GPU work with. */
+/* A GPU's executor launches kernels through a gpp__cuda and copies through a mover. */
 static gpp_status start_gpu(gpp_pipe *p, int d, gpp_error *err)
 {
-    gpp__pipe_device *s = &p->device[d];
-    s->executor.mover = gpp__machine_mover();
-    return gpp__runtime_cuda(s->worker, p->recipe->cuda_mode, &s->executor.cuda, err);
+    gpp__pipe_device *device = &p->device[d];
+    device->executor.mover = gpp__machine_mover();
+    return gpp__runtime_cuda(device->worker, p->recipe->cuda_mode, &device->executor.cuda, err);
 }
 
 static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
 {
     static atomic_uint_fast64_t next_id = 1;
-    gpp__pipe_device *s = &p->device[d];
-    s->device = &p->recipe->device[d];
+    gpp__pipe_device *device = &p->device[d];
+    device->in_recipe = &p->recipe->device[d];
     if (gpp__recipe_on_gpu(p->recipe, d))
-        s->worker = gpp__runtime_cuda_worker(p->recipe->device[d].ordinal);
-    s->node = gpp__runtime_node(s->worker);
-    s->executor.id = atomic_fetch_add(&next_id, 1);
-    s->executor.topology = p->runtime.machine.topology;
-    s->executor.home = p->runtime.owned && !gpp__recipe_on_gpu(p->recipe, d)
-                           ? p->recipe->device[d].cpuset[0]
-                           : NULL;
-    p->node_of[d] = (int)s->node;
-    s->executor.fetches = gpp__recipe_on_gpu(p->recipe, d) && s->node != STARPU_MAIN_RAM;
+        device->worker = gpp__runtime_cuda_worker(p->recipe->device[d].ordinal);
+    device->node = gpp__runtime_node(device->worker);
+    device->executor.id = atomic_fetch_add(&next_id, 1);
+    device->executor.topology = p->runtime.machine.topology;
+    device->executor.home = p->runtime.owned && !gpp__recipe_on_gpu(p->recipe, d)
+                                ? p->recipe->device[d].cpuset[0]
+                                : NULL;
+    p->node_of[d] = (int)device->node;
+    device->executor.fetches = gpp__recipe_on_gpu(p->recipe, d) && device->node != STARPU_MAIN_RAM;
     gpp_status status = gpp__recipe_on_gpu(p->recipe, d)
                             ? start_gpu(p, d, err)
-                            : gpp__pool_new(&s->executor.pool, p->recipe->device[d].cores,
-                                            bind_pool_thread, s, err);
-    return status == GPP_OK ? gpp__lane_new(&s->lane, p->runtime.context, s->worker, 1024, err)
-                            : status;
+                            : gpp__pool_new(&device->executor.pool, p->recipe->device[d].cores,
+                                            bind_pool_thread, device, err);
+    return status == GPP_OK
+               ? gpp__lane_new(&device->lane, p->runtime.context, device->worker, 1024, err)
+               : status;
 }
 
 static gpp_status make_ports(gpp_pipe *p, gpp_error *err)

@@ -1,13 +1,15 @@
 /*
- * graph/run/flight.c: launching and landing: the only code that submits tasks.
+ * graph/run/flight.c: launching and landing: the only code that submits the tasks of steps. (Work
+ * outside steps is submitted by device_call.c and runtime_cuda.c.)
  *
- * A step is one walk over its plan's tasks in their order of submission; StarPU infers from it what
- * depends on what. Nothing is allocated or registered here once the plan exists. Between launch and
- * landing other steps may be launched: nothing but data orders their tasks and this step's, and the
- * order of each device, which goes on from step to step.
+ * A launch submits the plan's tasks one after the other; from their order and their buffers StarPU
+ * infers which task depends on which. A launch registers no handle and makes no buffer: the task
+ * graph has them all. Other steps may be launched before this one lands. Only two things order
+ * tasks of different steps: the buffers they share, and the tables of the devices, which follow one
+ * another from step to step.
  *
- * Failure: when a step has failed, those launched after it, until the failure is reported, do
- * nothing (gpp__job.failed). So what comes of each is the same whenever it was launched.
+ * Failure: when a step has failed, every step launched after it does nothing, until the failure is
+ * reported (gpp__job.failed). So the outcome of a step does not depend on when it was launched.
  */
 #include <errno.h>
 #include <math.h>
@@ -28,8 +30,8 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__UPDATE] = &gpp__update_codelet,
 };
 
-/** More buffers than StarPU's task has room for go into arrays that StarPU frees. False: no memory.
- */
+/** When a task has more buffers than StarPU's task has room for, they go into arrays that StarPU
+ * frees. @return false: no memory */
 static bool set_buffers(struct starpu_task *task, const gpp__task_graph *g, const gpp__task *t)
 {
     starpu_data_handle_t *handles = task->handles;
@@ -66,7 +68,7 @@ static int submit_task(const gpp_pipe *p, const gpp__task_graph *g, size_t k)
     return ret;
 }
 
-/* Whether the lanes have room for all tasks beside those that are still to run. */
+/* Every lane has room for the tasks of `g` beside those that have not run yet. */
 static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *g)
 {
     bool room = true;
@@ -75,7 +77,7 @@ static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *g)
     return room;
 }
 
-/* Lanes only grow between steps; then for all that may be in flight. */
+/* A lane can grow only when idle, so reserve room for every step that may be in flight. */
 static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -90,7 +92,8 @@ static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *g, gpp_error
     return status;
 }
 
-/** Gives every task its position in its device's lane: tables follow one another without gaps. */
+/** Give every task its position in its device's lane. The tables of successive steps follow one
+ * another without gaps. */
 static void number_tasks(gpp_pipe *p, gpp__task_graph *g)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
@@ -100,8 +103,8 @@ static void number_tasks(gpp_pipe *p, gpp__task_graph *g)
     }
 }
 
-/** Lets the tasks that were accepted end without effect; lanes would wait for the others for ever.
- */
+/** StarPU has refused a task. Let the tasks that it accepted end without effect, in any order: in
+ * order, a lane would wait for the missing tasks for ever. */
 static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
 {
     p->broken = true;
@@ -112,7 +115,8 @@ static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
         gpp__job_finished(job);
 }
 
-/* StarPU's own traces tell steps apart by this. Its counter is not made for several threads. */
+/* StarPU's own traces tell steps apart by the iteration. StarPU's counter of iterations is not
+ * thread-safe, hence the lock. */
 static void mark_iteration(const gpp_pipe *p, uint64_t run)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -186,13 +190,14 @@ static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *g,
     atomic_store(&job->norm_there, false);
 }
 
-/* All tasks of a step have ended, whether or not somebody waits for it. */
+/* All tasks of a step have ended: nobody need be waiting for it. */
 static void workers_rest(void *pipe)
 {
     gpp__policy_idle(((gpp_pipe *)pipe)->runtime.context);
 }
 
-/* What the pipe will be when it succeeds, which the next launch goes on from. */
+/* The next step may be launched before this one has landed, so count it as a success now;
+ * after_failure takes the counts back. */
 static void assume_success(gpp_pipe *p, unsigned flags)
 {
     if (flags & GPP__DO_BACKWARD)
@@ -241,8 +246,8 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
 
 /* --- landing ---------------------------------------------------------------------------------- */
 
-/* Of all flights, tasks that have not begun end without effect, in any order; then there is an
- * order again. */
+/* Let the tasks of all flights that have not begun end without effect, in any order. When all have
+ * ended, the lanes get their order back. */
 static void give_up(gpp_pipe *p)
 {
     for (int t = 0; t < GPP__FLIGHTS; t++)
@@ -291,8 +296,9 @@ static gpp_status cancel(gpp__flight *f)
                      "this step did nothing: one that was submitted before it has failed");
 }
 
-/* Gradients are gone; what was updated before it failed is put back, or, where nothing that may
- * fail was known of, consistency is gone. Later flights do nothing, and must have ended first. */
+/* Wait for later flights first: their tasks do nothing, but must not run while state is put back.
+ * Gradients are lost. Updates that have begun are undone from the backup. Only an optimizer
+ * that says it may fail has a backup made; without a backup the pipe is broken. */
 static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__task_graph *g = f->graph;
@@ -316,7 +322,7 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
              atomic_load(&f->job.updates), f->error.msg);
 }
 
-/** Sum of the micro-batches' parts, in their order. */
+/** The sum of the micro-batches' losses, in their order, so that it is the same in every run. */
 static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
 {
     char *part;
@@ -331,7 +337,7 @@ static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
     return GPP_OK;
 }
 
-/* The norm of gradients, where updates have left it on their device. */
+/* The norm of all gradients, where the updates have left its parts on their device. */
 static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
 {
     char *sums;
@@ -356,8 +362,8 @@ gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
     return g ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : GPP_OK;
 }
 
-/* The bound is found when somebody asks for it, from the times of tasks: unless they are needed for
- * another step first. */
+/* The lower bound is computed from the task times when the caller asks for it. When the last step
+ * ran the same task graph, compute its bound now: this step's times replace the last step's. */
 static void take_stats(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__task_graph *g = f->graph;
@@ -406,7 +412,7 @@ gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
     if (f->job.run > atomic_load(&p->failed))
         status = cancel(f);
     else if (status != GPP_OK)
-        gpp__job_stop(&f->job); /* where no cell has said so */
+        gpp__job_stop(&f->job); /* not every failure is a cell's, which stops the job */
     f->flying = p->watchdog.stuck;
     f->status = status;
     if (!p->watchdog.stuck)

@@ -1,8 +1,9 @@
 /*
- * graph/run/ledger.c: arrays between a pipe's blocks and a file.
+ * graph/run/ledger.c: moves arrays between a pipe's parameter blocks and a file.
  *
- * Loading exchanges: each array's bytes in the file's memory and in the block change places. So
- * whatever fails half-way is undone by doing it again, without a second copy of the parameters.
+ * Loading exchanges the bytes of each array in the file's memory with those in the parameter block.
+ * So a load that fails half-way is undone by exchanging again, and no second copy of the parameters
+ * is needed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 #include "graph/run/ledger.h"
 
-/* --- what there is ---------------------------------------------------------------------------- */
+/* --- the list --------------------------------------------------------------------------------- */
 
 static const gpp__param *param_of(const gpp_pipe *p, const gpp__named *n)
 {
@@ -22,7 +23,7 @@ static int states_of(const gpp_pipe *p)
     return p->recipe->optimizer ? p->recipe->optimizer->states(p->recipe->optimizer_attr) : 0;
 }
 
-/* PyTorch counts batches in a tensor of rank 0. */
+/* PyTorch keeps a count of batches in a tensor of rank 0. */
 static bool is_counter(const gpp__param *q)
 {
     return q->dtype == GPP_I64 && q->count == 1 && q->rank <= 1;
@@ -43,7 +44,7 @@ static gpp__ledger_entry entry_of(const gpp_pipe *p, const gpp__named *n)
     return e;
 }
 
-/* Of array `s` of the optimizer's state; its name goes to *name. */
+/* The entry of array `s` of the optimizer's state. Its name is written at *name, which moves on. */
 static gpp__ledger_entry state_entry(const gpp_pipe *p, const gpp__named *n, int s, char **name)
 {
     gpp__ledger_entry e = entry_of(p, n);
@@ -77,6 +78,7 @@ static gpp_status fill(gpp__ledger *l, int states, gpp_error *err)
     for (int k = 0; k < l->entries; k++)
         if (!gpp__names_append(&l->names, l->entry[k].name, k))
             return gpp__fail(err, GPP_ENOMEM, "names of %d arrays", l->entries);
+    /* A parameter of the caller's may have a name that begins with "optimizer.". */
     const char *twice = gpp__names_sort(&l->names);
     return twice ? gpp__fail(err, GPP_EINVAL,
                              "\"%.80s\" is the name of a parameter, and of a parameter's state",
@@ -115,6 +117,7 @@ static void copy_out(char *block, void *data, size_t bytes)
     memcpy(data, block, bytes);
 }
 
+/* In small pieces: a second copy of a large array might not fit. */
 static void exchange(char *block, void *data, size_t bytes)
 {
     char piece[4096], *other = data;
@@ -154,7 +157,7 @@ static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool 
     return GPP_OK;
 }
 
-/* @param write  the block changes; then packed weights follow, or it changes back */
+/* @param write  the block changes: pack its weights again, or change the block back on failure */
 static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
                              void (*move)(char *, void *, size_t), gpp_error *err)
 {
@@ -165,7 +168,7 @@ static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, boo
         return status;
     status = gpp__pack_block(l->pipe, home, err);
     if (status != GPP_OK && move_all(l, cls, home, true, move, NULL) == GPP_OK)
-        gpp__pack_block(l->pipe, home, NULL); /* of what was there before: it worked then */
+        gpp__pack_block(l->pipe, home, NULL); /* the old weights: packing them has worked before */
     return status;
 }
 
@@ -189,7 +192,7 @@ gpp_status gpp__ledger_exchange(gpp__ledger *l, gpp_error *err)
         if (status != GPP_OK)
             break;
     }
-    while (status != GPP_OK && at-- > 0)
+    while (status != GPP_OK && at-- > 0) /* exchanging again undoes an exchange */
         with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, NULL);
     return status;
 }
@@ -204,9 +207,9 @@ gpp_status gpp__ledger_save(gpp__ledger *l, gpp_file *f, gpp_error *err)
     return status == GPP_OK ? gpp__ledger_copy(l, err) : status;
 }
 
-/* --- finding them in a file ------------------------------------------------------------------- */
+/* --- finding arrays in a file ----------------------------------------------------------------- */
 
-/* Names for a message, as many as there is room for. */
+/* Names for a message: as many as it has room for. */
 typedef struct name_list {
     int count, shown;
     size_t used;
@@ -258,6 +261,7 @@ static gpp_status check_names(const gpp__ledger *l, const gpp_file *f, unsigned 
 
 static bool same_shape(const gpp__ledger_entry *e, const gpp_tensor *t)
 {
+    /* A count may be an array of one element in the file. */
     bool one = e->dtype == GPP_I64 && e->rank == 0 && t->rank == 1 && t->dim[0] == 1;
     bool same = e->dtype == t->dtype && (e->rank == t->rank || one);
     for (int d = 0; same && d < e->rank; d++)

@@ -1,10 +1,10 @@
 /*
- * graph/run/ledger.h: every array of a pipe that a file may hold: its name, its shape, its place in the
- * pipe's blocks.
+ * graph/run/ledger.h: the list of a pipe's arrays that a file may hold: the name and shape of each,
+ * and where it is in the pipe's parameter blocks.
  *
- * Parameters and buffers have the pipe's names for them; array `s` of the optimizer's state has
- * "optimizer.<its name>.<parameter>". Names and shapes do not depend on how the model is cut, so
- * neither do files.
+ * A parameter or buffer keeps the name it has in the pipe. An array of the optimizer's state is
+ * called "optimizer.<array>.<parameter>". Names and shapes do not depend on how the model is cut,
+ * so files do not either.
  */
 #ifndef GPP_RUN_LEDGER_H
 #define GPP_RUN_LEDGER_H
@@ -17,10 +17,10 @@ typedef struct gpp__ledger_entry {
     gpp_dtype dtype;
     int rank;
     int64_t dim[GPP_MAX_RANK];
-    gpp__class cls; /* parameters, or the optimizer's */
-    int home;       /* whose block of that class */
+    gpp__class cls; /* GPP__PARAMS or GPP__OPTIMIZER */
+    int home;       /* whose parameter block, or optimizer state of that block */
     size_t at, bytes;
-    void *data; /* of the array in a file; NULL: it has none */
+    void *data; /* the array in the file; NULL: the file has none */
 } gpp__ledger_entry;
 
 typedef struct gpp__ledger {
@@ -31,7 +31,8 @@ typedef struct gpp__ledger {
     char *state_names;
 } gpp__ledger;
 
-/** @param state  with the optimizer's  @param ledger  out: release it; empty on failure */
+/** @param ledger  out: release it; empty on failure
+ * @param state   list the arrays of the optimizer's state too */
 gpp_status gpp__ledger_init(gpp__ledger *ledger, gpp_pipe *pipe, bool state, gpp_error *err);
 void gpp__ledger_release(gpp__ledger *ledger);
 
@@ -45,9 +46,9 @@ gpp_status gpp__ledger_save(gpp__ledger *ledger, gpp_file *file, gpp_error *err)
  */
 gpp_status gpp__ledger_match(gpp__ledger *ledger, const gpp_file *file, unsigned flags,
                              gpp_error *err);
-/** Exchange the arrays that were matched with the pipe's; on failure all is as it was. */
+/** Exchange the matched arrays with the pipe's. On failure everything is as it was. */
 gpp_status gpp__ledger_exchange(gpp__ledger *ledger, gpp_error *err);
-/** Copy the pipe's arrays into those that were matched. */
+/** Copy the pipe's arrays into the matched ones. */
 gpp_status gpp__ledger_copy(gpp__ledger *ledger, gpp_error *err);
 
 #endif

@@ -1,10 +1,11 @@
 /*
- * graph/run/params.c: parameters and buffers by name: where they are, initial values, copies out and
- * in.
+ * graph/run/params.c: parameters and buffers by name: where they are, their initial values, reading
+ * and setting them, freezing.
  *
- * A partition's parameters are one block: each operator's parameters and buffers as PyTorch shapes
- * them, and behind all of them the packed weights that kernels want. Whoever changes the first
- * refreshes the second. Operators that share parameters appear once, under the owner's name.
+ * The partitions that share a home have one parameter block: each operator's parameters and buffers
+ * in PyTorch's shapes, then the packed weights that kernels want. Whoever changes the parameters
+ * packs the weights again. Parameters that several operators share appear once, under the owner's
+ * name.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +54,7 @@ gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, 
     return GPP_OK;
 }
 
-/* What a pipe knows of each parameter besides. */
+/* NAN means that the optimizer's rate and decay count. */
 gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
 {
     size_t count = (size_t)p->recipe->parameters + 1;
@@ -79,6 +80,7 @@ static gpp_status register_block(gpp_pipe *p, gpp__class cls, int j, size_t byte
                  : GPP_OK;
 }
 
+/* Parameters that an operator shares are initialised with their owner. */
 static void initial_values(const gpp_pipe *p, const gpp__stage *s, char *params)
 {
     for (int k = 0; k < s->count; k++) {
@@ -95,7 +97,7 @@ static gpp_status init_params(gpp_pipe *p, int j, size_t bytes, gpp_error *err)
     gpp_status status = gpp__host_acquire(p, GPP__PARAMS, j, GPP__WRITE, &data, err);
     if (status != GPP_OK)
         return status;
-    memset(data, 0, bytes); /* gaps between parameters too: nothing undefined is ever moved */
+    memset(data, 0, bytes); /* the gaps between parameters as well: they are copied too */
     for (const gpp__stage *s = &p->recipe->stage[j]; s; s = s->after)
         initial_values(p, s, data);
     gpp__host_release(p, GPP__PARAMS, j);
@@ -138,15 +140,16 @@ void gpp__params_release(gpp_pipe *p)
 
 /* --- by name ---------------------------------------------------------------------------------- */
 
-/* Something that was found by its name: its block, its place there, its size. */
-typedef struct place {
+/* Where a parameter or buffer that was found by its name is. */
+typedef struct location {
     const gpp__named *named;
-    int home;
-    size_t offset, bytes;
-} place;
+    int home;      /* whose parameter block */
+    size_t offset; /* in that block */
+    size_t bytes;
+} location;
 
 static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *data, int64_t count,
-                       place *at, gpp_error *err)
+                       location *at, gpp_error *err)
 {
     const char *what = buffer ? "buffer" : "parameter";
     if (!p || !name || !data)
@@ -162,15 +165,15 @@ static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *d
         if (q->count != count)
             return gpp__fail(err, GPP_ESHAPE, "%s \"%s\" has %lld elements, got %lld", what, name,
                              (long long)q->count, (long long)count);
-        *at = (place){n, p->recipe->home[n->partition],
-                      p->recipe->stage[n->partition].param_at[n->k] + q->offset,
-                      (size_t)count * gpp_dtype_size(q->dtype)};
+        *at = (location){n, p->recipe->home[n->partition],
+                         p->recipe->stage[n->partition].param_at[n->k] + q->offset,
+                         (size_t)count * gpp_dtype_size(q->dtype)};
         return GPP_OK;
     }
     return gpp__fail(err, GPP_ENOENT, "no %s \"%s\"", what, name);
 }
 
-static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *err)
+static gpp_status copy_out(gpp_pipe *p, const location *at, void *data, gpp_error *err)
 {
     char *params = NULL;
     gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, GPP__READ, &params, err);
@@ -181,13 +184,13 @@ static gpp_status copy_out(gpp_pipe *p, const place *at, void *data, gpp_error *
     return GPP_OK;
 }
 
-static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_error *err)
+static gpp_status copy_in(gpp_pipe *p, const location *at, const void *data, gpp_error *err)
 {
     char *params = NULL;
     gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, GPP__READWRITE, &params, err);
     if (status != GPP_OK)
         return status;
-    gpp__discard_kept(p); /* they were made with other parameters */
+    gpp__discard_kept(p); /* a backward must use the parameters of its forward */
     memcpy(params + at->offset, data, at->bytes);
     gpp__host_release(p, GPP__PARAMS, at->home);
     return gpp__pack_block(p, at->home, err);
@@ -195,7 +198,7 @@ static gpp_status copy_in(gpp_pipe *p, const place *at, const void *data, gpp_er
 
 gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
 {
-    place at = {0};
+    location at = {0};
     gpp_status status = find(p, false, name, data, count, &at, err);
     return status == GPP_OK ? copy_out(p, &at, data, err) : status;
 }
@@ -203,7 +206,7 @@ gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t cou
 gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64_t count,
                         gpp_error *err)
 {
-    place at = {0};
+    location at = {0};
     gpp_status status = find(p, false, name, data, count, &at, err);
     return status == GPP_OK ? copy_in(p, &at, data, err) : status;
 }
@@ -211,7 +214,7 @@ gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64
 gpp_status gpp_pipe_get_buffer(gpp_pipe *p, const char *name, void *data, int64_t count,
                                gpp_error *err)
 {
-    place at = {0};
+    location at = {0};
     gpp_status status = find(p, true, name, data, count, &at, err);
     return status == GPP_OK ? copy_out(p, &at, data, err) : status;
 }
@@ -219,35 +222,37 @@ gpp_status gpp_pipe_get_buffer(gpp_pipe *p, const char *name, void *data, int64_
 gpp_status gpp_pipe_set_buffer(gpp_pipe *p, const char *name, const void *data, int64_t count,
                                gpp_error *err)
 {
-    place at = {0};
+    location at = {0};
     gpp_status status = find(p, true, name, data, count, &at, err);
     return status == GPP_OK ? copy_in(p, &at, data, err) : status;
 }
 
-/** A gradient, as somebody wants to see it. */
-typedef struct look {
+/** A gradient that the caller wants to read. */
+typedef struct gradient_copy {
     const gpp__stage *stage;
-    const place *at;
-    size_t offset; /* among the layer's parameters */
+    const location *at;
+    size_t offset; /* in the operator's gradients */
     float *to;
-    char *room; /* of the host's; NULL: the second buffer */
-} look;
+    char *room; /* workspace of the host's; NULL: the call's second buffer is the workspace */
+} gradient_copy;
 
-static gpp_status look_at(const gpp__run *run, char *const data[], void *arg)
+static gpp_status copy_gradient(const gpp__run *run, char *const data[], void *arg)
 {
-    look *l = arg;
+    gradient_copy *c = arg;
     char *plain = NULL;
-    gpp_status status = gpp__stage_grads(l->stage, run, l->at->named->k, data[0],
-                                         l->room ? l->room : data[1], &plain);
+    gpp_status status = gpp__stage_grads(c->stage, run, c->at->named->k, data[0],
+                                         c->room ? c->room : data[1], &plain);
     if (status == GPP_OK)
-        gpp__copy_bytes(run, l->to, plain + l->offset, l->at->bytes);
+        gpp__copy_bytes(run, c->to, plain + c->offset, c->at->bytes);
     return status == GPP_OK ? gpp__moved(run) : status;
 }
 
+/* Kernels may keep gradients in a layout of their own, so unpack them into a workspace: memory of
+ * the host for CPU cores, a buffer of the device's for a GPU. */
 gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
                              gpp_error *err)
 {
-    place at = {0};
+    location at = {0};
     gpp__handle *room;
     gpp_status status = find(p, false, name, data, count, &at, err);
     if (status != GPP_OK)
@@ -263,25 +268,25 @@ gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_
     int device = p->recipe->device_of[at.home];
     bool there = p->device[device].executor.mover;
     size_t bytes = gpp__align(gpp__stage_room(s) + 1);
-    look l = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
+    gradient_copy c = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
     gpp__device_call call = {
-        .run = look_at,
-        .arg = &l,
+        .run = copy_gradient,
+        .arg = &c,
         .buffers = there ? 2 : 1,
         .buffer = {{GPP__GRADS, at.home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
     if (there)
         status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
-    else if (!l.room)
+    else if (!c.room)
         status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
     if (status == GPP_OK)
         status = gpp__device_call_run(p, device, &call, err);
-    free(l.room);
+    free(c.room);
     return status;
 }
 
 /* --- freezing --------------------------------------------------------------------------------- */
 
-/* Whether `name` is this parameter, or the layer it is of. */
+/* `name` is the name of this parameter, or of its layer. */
 static bool is_meant(const gpp_pipe *p, const gpp__named *n, const char *name)
 {
     const gpp__layer *l = &p->recipe->network->node[n->node];
@@ -300,7 +305,7 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     if (!p || !name)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "name" : "pipe");
     gpp__settle(p);
-    if (p->broken) /* its tasks may still use what would be freed */
+    if (p->broken) /* tasks that never ended may still use the task graphs to be freed */
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
     for (int k = 0; k < p->recipe->parameters; k++)
         if (is_meant(p, &p->recipe->named[k], name)) {
@@ -310,7 +315,7 @@ gpp_status gpp_pipe_freeze(gpp_pipe *p, const char *name, bool frozen, gpp_error
     if (!found)
         return gpp__fail(err, GPP_ENOENT, "no parameter, and no layer with parameters, is \"%s\"",
                          name);
-    gpp__task_graph_free_all(p); /* plans and programs follow from what learns */
+    gpp__task_graph_free_all(p); /* plans and programs depend on which parameters learn */
     gpp__discard_kept(p);
     p->has_grads = p->pending = false;
     return GPP_OK;

@@ -11,6 +11,7 @@
 
 /* --- making ----------------------------------------------------------------------------------- */
 
+/* Every class gets as many lists as the largest of them needs, whatever its index counts. */
 static gpp_status make_slots(gpp_pipe *p, gpp_error *err)
 {
     const gpp__recipe *r = p->recipe;
@@ -23,7 +24,8 @@ static gpp_status make_slots(gpp_pipe *p, gpp_error *err)
     return GPP_OK;
 }
 
-/** Before anything large is taken: what a device holds whatever the mini-batch. */
+/** Before any large memory is taken: parameters and optimizer state must fit whatever the
+ * mini-batch. */
 static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
 {
     const gpp__recipe *r = p->recipe;
@@ -41,8 +43,8 @@ static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
     return GPP_OK;
 }
 
-/** Buffers for the largest mini-batch at once, so that a model that does not fit is refused here.
- */
+/** Make the buffers for the largest mini-batch now, so that a model that does not fit is refused
+ * here. */
 static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
 {
     if (!batch || p->recipe->batches > 1)
@@ -54,8 +56,8 @@ static gpp_status reserve(gpp_pipe *p, int64_t batch, gpp_error *err)
     return gpp__task_graph_get(p, flags, &rows, 0, 0, &e, err);
 }
 
-/* The recipe's devices are those of the StarPU that runs, so it is started in the middle of making
- * the recipe. */
+/* A recipe's devices depend on the StarPU that runs, so gpp__recipe_new calls this to start StarPU
+ * while it makes the recipe. */
 static gpp_status start_runtime(void *arg, const gpp__device_request *request,
                                 const gpp__machine **machine, gpp_error *err)
 {
@@ -77,6 +79,7 @@ static gpp_status copy_settings(gpp_pipe *p, gpp_error *err)
                : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", r->lr_schedule_text);
 }
 
+/* Memory comes last, so that wrong options are reported before any is taken. */
 static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *options,
                         gpp_error *err)
 {
@@ -122,7 +125,7 @@ void gpp_pipe_free(gpp_pipe *p)
 {
     if (!p)
         return;
-    gpp__settle(p);
+    gpp__settle(p); /* tasks use everything that is freed below */
     gpp__stuck_settle(p);
     gpp__exit_forget(p);
     gpp__recorder_free(p);
@@ -132,7 +135,7 @@ void gpp_pipe_free(gpp_pipe *p)
     if (p->recipe)
         gpp__executors_stop(p);
     gpp__recipe_free(p->own_recipe);
-    gpp__runtime_release(&p->runtime);
+    gpp__runtime_release(&p->runtime); /* last: handles are unregistered while StarPU runs */
     for (int k = 0; k < GPP__FLIGHTS; k++) {
         gpp__job_release(&p->flight[k].job);
         free(p->flight[k].learn_attr);
@@ -142,7 +145,7 @@ void gpp_pipe_free(gpp_pipe *p)
     free(p);
 }
 
-/* --- looking at it ---------------------------------------------------------------------------- */
+/* --- what a pipe says about itself ------------------------------------------------------------ */
 
 void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
 {

@@ -63,7 +63,7 @@ typedef struct gpp__slots {
 
 /** What a pipe has of each of its recipe's devices. */
 typedef struct gpp__pipe_device {
-    const gpp__device *device; /* of the recipe */
+    const gpp__device *in_recipe;
     gpp__executor executor;
     gpp__lane *lane;
     gpp__meter meter; /* of bytes in use */
@@ -180,9 +180,9 @@ struct gpp_pipe {
     atomic_uint_fast64_t failed; /* run that has failed and was not reported; UINT64_MAX: none */
     gpp__last_step last;
 
-    uint64_t steps;  /* training passes launched: the random generator's step */
-    int64_t updates; /* updates launched, those skipped for gradients that are not finite too */
-    bool has_grads;
+    uint64_t steps;     /* training passes launched: the random generator's step */
+    int64_t updates;    /* updates launched, those skipped for gradients that are not finite too */
+    bool has_grads;     /* there are gradients to read and to update from */
     bool adds;          /* gradients add up over calls */
     bool as_evaluation; /* passes that go back run layers in evaluation mode */
     bool pending;       /* there are gradients that no update has used */

@@ -1,10 +1,10 @@
 /*
- * graph/run/rates.c: how each parameter learns: its group's rate and decay, the schedule, and what the
- * optimizer counts for it.
+ * graph/run/rates.c: how each parameter learns: the rate and decay of its group, the lr_schedule,
+ * and what the optimizer counts for it.
  *
- * For every flight every parameter has a copy of the optimizer's attributes. What the optimizer
- * counts is changed by the update itself (gpp__learned): one that is skipped counts nothing, and
- * what one that failed has counted is put back.
+ * Each flight has a copy of the optimizer's attributes for each parameter, because steps in flight
+ * may have different rates. The update itself changes what the optimizer counts (gpp__learned): a
+ * skipped update counts nothing, and what a failed update has counted is put back.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static gpp_status rate_of(const gpp_pipe *p, double base, double *rate, gpp_erro
                : GPP_OK;
 }
 
-/* @param common  rate of parameters without one of their own */
+/* @param common  rate of the parameters whose group has none */
 static gpp_status prepare_one(const gpp_pipe *p, int k, double common, char *attr, gpp_error *err)
 {
     const gpp_optimizer *o = p->recipe->optimizer;

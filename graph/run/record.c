@@ -1,13 +1,14 @@
 /*
- * graph/run/record.c: noting what steps do, and the trace of it.
+ * graph/run/record.c: records what steps do, and makes a trace of it.
  *
- * Nothing is done inside tasks: a cell notes its times in any case, its ticket the time at which it
- * became ready. When a step has ended they are copied from there. What moved between memory nodes
- * and which bytes were alive is worked out from the plan's accesses, in the order in which the
- * tasks ran: a read fetches what is valid on other nodes only, a write makes it invalid there; a
- * value is alive from the begin of the task that writes it, or, if the caller has, of the first one
- * that reads it, to the end of the last one that uses it, or of the step when no task has read it
- * since.
+ * Recording adds no work to tasks: a cell has its times in any case, and its ticket has the time at
+ * which the task became ready. They are copied when a step has ended. What moved between memory
+ * nodes, and which bytes were alive, is computed from the plan's accesses in the order in which the
+ * tasks ran. A read copies contents that are valid on other nodes only; a write makes the contents
+ * on other nodes invalid. Contents are alive from the beginning of the task that writes them; if
+ * the caller has written them, from the beginning of the first task that reads them. They are alive
+ * until the end of the last task that uses them, or until the end of the step when no task has read
+ * them since they were written.
  */
 #include "graph/trace/trace.h"
 
@@ -20,7 +21,7 @@
 #include "graph/run/pipe.h"
 
 typedef struct step_record {
-    gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC; tasks' and points' likewise */
+    gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC, as in tasks and points */
     int tasks, links, points;
     gpp_trace_task *task;
     gpp_trace_link *link;
@@ -32,7 +33,7 @@ typedef struct gpp__recorder {
     step_record *step; /* [begun] of which the first `steps` have ended */
 } gpp__recorder;
 
-/* --- room ------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static void step_record_free(step_record *s)
 {
@@ -69,7 +70,7 @@ gpp_status gpp_pipe_record(gpp_pipe *p, int steps, gpp_error *err)
     return GPP_OK;
 }
 
-/* Points at most: every value begins and ends, and every device has a first one. */
+/* Points at most: one at the begin and one at the end of each life, and a first one per device. */
 static size_t most_points(const gpp__plan *plan)
 {
     size_t count = (size_t)plan->shape.devices + 4 * plan->buffers;
@@ -78,7 +79,7 @@ static size_t most_points(const gpp__plan *plan)
     return count;
 }
 
-/* Links that StarPU can tell of. */
+/* Links between memory nodes that StarPU measures. */
 static int count_links(const gpp_pipe *p)
 {
     return p->runtime.owned && starpu_memory_nodes_get_count() > 1 ? starpu_bus_get_count() : 0;
@@ -104,7 +105,7 @@ static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *g, gpp_error *er
 
 /* --- links ------------------------------------------------------------------------------------ */
 
-/* What was counted since they were read last: reading StarPU's counters sets them to zero. */
+/* Add what StarPU has counted since the last call: reading its counters sets them to zero. */
 static void add_links(step_record *s)
 {
     for (int k = 0; k < s->links; k++) {
@@ -117,7 +118,7 @@ static void add_links(step_record *s)
     }
 }
 
-/* Those over which something went. */
+/* Drop the links over which nothing went. */
 static void keep_used_links(step_record *s)
 {
     int used = 0;
@@ -129,19 +130,19 @@ static void keep_used_links(step_record *s)
 
 /* --- what a step did -------------------------------------------------------------------------- */
 
-/* Rooms to work in, freed when a step has been copied. */
-typedef struct values {
-    uint64_t *nodes; /* [buffers] where the contents are valid, a bit for each node */
-    double *from;    /* [buffers] since when there is a value; NAN: there is none */
+/* What is known of each buffer's contents while a step's tasks are gone through. */
+typedef struct contents {
+    uint64_t *nodes; /* [buffers] memory nodes where the contents are valid, a bit for each */
+    double *from;    /* [buffers] since when there are contents; NAN: there are none */
     double *until;   /* end of the last task that used it */
-    bool *unread;    /* nobody has read it since it was written */
-} values;
+    bool *unread;    /* no task has read the contents since they were written */
+} contents;
 
-static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
+static bool contents_init(contents *v, const gpp_pipe *p, const gpp__plan *plan)
 {
     size_t n = plan->buffers + 1;
-    *v = (values){calloc(n, sizeof *v->nodes), calloc(n, sizeof *v->from),
-                  calloc(n, sizeof *v->until), calloc(n, sizeof *v->unread)};
+    *v = (contents){calloc(n, sizeof *v->nodes), calloc(n, sizeof *v->from),
+                    calloc(n, sizeof *v->until), calloc(n, sizeof *v->unread)};
     if (!v->nodes || !v->from || !v->until || !v->unread)
         return false;
     for (size_t k = 0; k < plan->buffers; k++) {
@@ -155,7 +156,7 @@ static bool values_init(values *v, const gpp_pipe *p, const gpp__plan *plan)
     return true;
 }
 
-static void values_release(values *v)
+static void contents_release(contents *v)
 {
     free(v->nodes);
     free(v->from);
@@ -163,7 +164,7 @@ static void values_release(values *v)
     free(v->unread);
 }
 
-/* Changes of a device's live bytes, as points whose bytes wrap around below zero. */
+/* A change of a device's live bytes is a point whose bytes wrap around below zero. */
 static void add_change(step_record *s, double at, int device, size_t change)
 {
     s->point[s->points++] = (gpp_forecast_point){at, device, change};
@@ -185,7 +186,7 @@ static bool lasts(const gpp__buffer *b)
 }
 
 /* A task that ran uses a buffer. */
-static void use(step_record *s, const gpp_pipe *p, const gpp__plan *plan, values *v,
+static void use(step_record *s, const gpp_pipe *p, const gpp__plan *plan, contents *v,
                 const gpp__access *a, gpp_trace_task *t)
 {
     const gpp__buffer *b = &plan->buffer[a->buffer];
@@ -228,7 +229,7 @@ static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *
             continue;
         s->task[ran++] =
             (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),
-                             .step = (int)k, /* until the accesses are known */
+                             .step = (int)k, /* index of the task, until find_bytes has used it */
                              .micro_batch = t->i,
                              .partition = t->j,
                              .first_layer = p->recipe->first[t->j],
@@ -243,11 +244,11 @@ static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *
     return ran;
 }
 
-/* Without memory to work it out in, bytes are left out. */
+/* Without memory for `contents`, the trace has no bytes. */
 static void find_bytes(step_record *s, const gpp_pipe *p, const gpp__plan *plan)
 {
-    values v;
-    bool made = values_init(&v, p, plan);
+    contents v;
+    bool made = contents_init(&v, p, plan);
     for (int k = 0; made && k < s->tasks; k++) {
         gpp_trace_task *t = &s->task[k];
         const gpp__task *task = &plan->task[t->step];
@@ -257,7 +258,7 @@ static void find_bytes(step_record *s, const gpp_pipe *p, const gpp__plan *plan)
     for (size_t k = 0; made && k < plan->buffers; k++)
         if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
             add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
-    values_release(&v);
+    contents_release(&v);
     for (int d = 0; made && d < p->recipe->devices; d++)
         add_change(s, s->step.begin_ms, d, 0);
 }
@@ -275,7 +276,7 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *g, int *step, g
         g->ticket[k].timed = true;
     *step = r->begun++;
     step_record *s = &r->step[*step];
-    add_links(&r->step[r->steps]); /* the oldest in flight has moved it */
+    add_links(&r->step[r->steps]); /* count it for the oldest step in flight */
     if (r->steps == *step)
         memset(s->link, 0, (size_t)s->links * sizeof *s->link);
     s->step.begin_ms = gpp__cell_now();
@@ -341,7 +342,7 @@ static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
     return true;
 }
 
-/* To the nanosecond, as files have it: what is read back is what was written. */
+/* Rounded to nanoseconds as in files, so that a trace read back equals the one written. */
 static double since(double origin, double seconds)
 {
     return round(1e9 * (seconds - origin)) / 1e6;
@@ -366,7 +367,8 @@ static void copy_step(const step_record *s, double origin, gpp_trace *t, int *ta
     }
 }
 
-/* Falls before rises, so that what takes another's place does not look as if it were beside it. */
+/* At the same time, falls come before rises: contents that replace others must not seem to be alive
+ * beside them. */
 static int by_time(const void *x, const void *y)
 {
     const gpp_forecast_point *a = x, *b = y;
@@ -376,7 +378,7 @@ static int by_time(const void *x, const void *y)
     return up - other_up;
 }
 
-/* What is there between steps. */
+/* Bytes that stay between steps. */
 static size_t lasting_bytes(const gpp_pipe *p, int device)
 {
     size_t bytes = 0;
@@ -387,7 +389,7 @@ static size_t lasting_bytes(const gpp_pipe *p, int device)
     return bytes;
 }
 
-/* From changes, of steps that may overlap, to sums. Without memory for it there are no points. */
+/* Turn changes, of steps that may overlap, into sums. Without memory there are no points. */
 static void sum_points(const gpp_pipe *p, gpp_trace *t)
 {
     size_t *bytes = calloc((size_t)p->recipe->devices, sizeof *bytes);

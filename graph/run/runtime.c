@@ -1,15 +1,18 @@
 /*
- * graph/run/runtime.c: see runtime.h.
+ * graph/run/runtime.c: starts, joins and leaves the process's StarPU (runtime.h).
  *
- * Traps live here, all in the environment while StarPU starts, which is put back afterwards. A
- * STARPU_SCHED silently replaces the policy an application asks for, so it is hidden; so is a list
- * of GPUs in STARPU_WORKERS_CUDAID, which would replace ours. StarPU prints remarks to stderr
- * unless STARPU_SILENT is set, which a library should not, so it is set unless the user has set it.
- * hwloc looks for displays through plugins that connect to every X server there might be, which
- * takes seconds where names are resolved slowly; we want none of it. And an idle StarPU copies from
- * GPUs what might have to make room one day: nothing of ours has to, its memory is all reserved.
+ * Starting StarPU has traps, most of them in the environment. The environment is changed while
+ * StarPU starts and put back afterwards:
+ * - STARPU_SCHED silently replaces the policy that an application asks for, so it is hidden.
+ * - A list of GPUs in STARPU_WORKERS_CUDAID would replace ours, so it is hidden.
+ * - StarPU prints remarks to stderr, which a library should not do, so STARPU_SILENT is set unless
+ *   the user has set it.
+ * - hwloc searches for displays through plugins that connect to every X server there might be. That
+ *   takes seconds where names are resolved slowly, so those plugins are turned off.
+ * - An idle StarPU copies data from GPUs so that it can be evicted later. Ours is never evicted,
+ *   since all memory is reserved, so the copying is turned off.
  *
- * One trap is in the file system: see take_turn.
+ * One trap is in the file system: see lock_measurements.
  */
 #include "graph/run/runtime.h"
 
@@ -30,14 +33,13 @@
 static struct {
     int users;
     bool owned;
-    bool gpus; /* joined: our context has the CUDA workers as well */
+    bool gpus; /* StarPU is the application's: our context has its CUDA workers as well */
     unsigned context;
 } process; /* between gpp__machine_lock and gpp__machine_unlock */
 
 /* --- environment ------------------------------------------------------------------------------ */
 
-/** Takes a variable away and returns a copy of it, NULL when there was none, for restore_variable.
- */
+/** Unset a variable. @return a copy of its value for restore_variable, NULL when it was not set */
 static char *hide_variable(const char *name)
 {
     const char *old = getenv(name);
@@ -55,7 +57,7 @@ static void restore_variable(const char *name, char *value)
 
 /* --- starting --------------------------------------------------------------------------------- */
 
-/* StarPU numbers hardware threads. */
+/* StarPU binds workers to hardware threads, by number. */
 static unsigned thread_of_core(hwloc_topology_t topology, int core)
 {
     hwloc_obj_t obj =
@@ -65,7 +67,7 @@ static unsigned thread_of_core(hwloc_topology_t topology, int core)
     return pu ? pu->logical_index : 0;
 }
 
-/** GPUs that StarPU is started with: of all that there are, those wanted. */
+/** The GPUs that StarPU is started with: `count` of all. */
 typedef struct start_gpus {
     gpp__gpus *all;
     int count, ordinal[GPP__MAX_GPUS];
@@ -77,7 +79,7 @@ static void configure_gpus(struct starpu_conf *conf, hwloc_topology_t topology,
     conf->ncuda = gpus->count;
     if (gpus->count == 0)
         return;
-    conf->use_explicit_workers_cuda_gpuid = 1; /* StarPU drops what comes again */
+    conf->use_explicit_workers_cuda_gpuid = 1; /* StarPU ignores repeated ones */
     for (int k = 0; k < STARPU_NMAXWORKERS; k++)
         conf->workers_cuda_gpuid[k] = (unsigned)gpus->ordinal[k % gpus->count];
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
@@ -92,8 +94,8 @@ static void configure_gpus(struct starpu_conf *conf, hwloc_topology_t topology,
     hwloc_bitmap_free(set);
 }
 
-/* CUDA workers come first in StarPU's order, each with a core near its GPU; CPU workers are spread
- * as if there were no others. */
+/* CUDA workers come first in StarPU's order, each with a core near its GPU. CPU workers are spread
+ * over the cores as if there were no CUDA workers. */
 static void configure(struct starpu_conf *conf, hwloc_topology_t topology, const start_gpus *gpus)
 {
     starpu_conf_init(conf);
@@ -110,17 +112,17 @@ static void configure(struct starpu_conf *conf, hwloc_topology_t topology, const
     configure_gpus(conf, topology, gpus);
 }
 
-/** HWLOC_COMPONENTS would make hwloc forget the machine that one of the others describes. */
+/** HWLOC_COMPONENTS would make hwloc ignore a machine that one of the other variables describes. */
 static bool user_steers_hwloc(void)
 {
     return getenv("HWLOC_COMPONENTS") || getenv("HWLOC_SYNTHETIC") || getenv("HWLOC_XMLFILE") ||
            getenv("HWLOC_FSROOT") || getenv("HWLOC_CPUID_PATH");
 }
 
-/* What StarPU is to find in its environment unless the user has put something there. */
+/* Variables that are set while StarPU starts, unless the user has set them. */
 static const struct {
     const char *name, *value;
-    bool (*by_user)(void); /* NULL: when it is set */
+    bool (*by_user)(void); /* NULL: whether the variable is set */
 } settings[] = {
     {"STARPU_SILENT", "1", NULL},
     {"HWLOC_COMPONENTS", "-gl,-opencl", user_steers_hwloc}, /* no displays, no OpenCL devices */
@@ -131,9 +133,10 @@ enum { SETTINGS = sizeof settings / sizeof *settings };
 
 /* --- one start at a time ---------------------------------------------------------------------- */
 
-enum { LONGEST_TURN_MS = 60000, LOOK_MS = 5 };
+enum { LONGEST_WAIT_MS = 60000, POLL_MS = 5 };
 
-/* Where StarPU keeps what it has measured of the machine, or a folder above. NULL: not known. */
+/* The folder in which StarPU keeps its measurements of the machine, or one above it. NULL: not
+ * known. */
 static const char *measurements(void)
 {
     static const char *const name[] = {"STARPU_PERF_MODEL_DIR", "STARPU_HOME", "XDG_CACHE_HOME",
@@ -145,36 +148,37 @@ static const char *measurements(void)
 }
 
 /*
- * StarPU writes what it has measured when there is nothing yet, or the machine has other devices by
- * now, and its files are there, empty, before it locks and fills them: a process that starts just
- * then reads an empty one and aborts (check_bus_affinity_file of its perfmodel_bus.c, in 1.3.10 and
- * in later ones). So processes that start with one folder take turns.
+ * StarPU writes its measurements when there are none yet, or when the machine's devices have
+ * changed. It creates its files empty, and locks and fills them later. A process that starts in
+ * between reads an empty file and aborts (check_bus_affinity_file in StarPU's perfmodel_bus.c,
+ * 1.3.10 and later). So processes that use the same folder start one at a time.
  *
- * The lock is on the folder itself: it leaves no file behind, and ends with its process. Where
- * there can be none, or the other process does not come to an end, StarPU starts all the same.
- * @return for end_turn
+ * The lock is on the folder itself, so it leaves no file behind and ends with its process. When the
+ * folder cannot be locked, or the other process takes too long, StarPU starts all the same.
+ * @return for unlock_measurements
  */
-static int take_turn(void)
+static int lock_measurements(void)
 {
     const char *path = measurements();
     if (path)
-        mkdir(path, 0700); /* as StarPU is about to */
+        mkdir(path, 0700); /* StarPU is about to make it anyway */
     int folder = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    for (int ms = 0; folder >= 0 && flock(folder, LOCK_EX | LOCK_NB); ms += LOOK_MS) {
-        if (errno != EWOULDBLOCK || ms >= LONGEST_TURN_MS) {
+    for (int ms = 0; folder >= 0 && flock(folder, LOCK_EX | LOCK_NB); ms += POLL_MS) {
+        if (errno != EWOULDBLOCK || ms >= LONGEST_WAIT_MS) {
             close(folder);
             return -1;
         }
-        nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000L}, NULL);
     }
     return folder;
 }
 
-static void end_turn(int folder)
+static void unlock_measurements(int folder)
 {
     if (folder < 0)
         return;
-    flock(folder, LOCK_UN); /* a child that was forked meanwhile may have it open, too */
+    /* Closing is not enough: a child that was forked meanwhile may have the folder open too. */
+    flock(folder, LOCK_UN);
     close(folder);
 }
 
@@ -204,8 +208,8 @@ static gpp_status start(hwloc_topology_t topology, const start_gpus *gpus, gpp_e
 {
     struct starpu_conf conf;
     configure(&conf, topology, gpus);
-    int turn = take_turn(), ret = init_quietly(&conf);
-    end_turn(turn);
+    int folder = lock_measurements(), ret = init_quietly(&conf);
+    unlock_measurements(folder);
     if (ret == -ENODEV)
         return gpp__fail(err, GPP_ENODEV, "StarPU finds no CPU worker (is STARPU_NCPU 0?)");
     if (ret)
@@ -222,8 +226,8 @@ static gpp_status start(hwloc_topology_t topology, const start_gpus *gpus, gpp_e
     return GPP_OK;
 }
 
-/** StarPU runs already, with the application's policy: ours gets a scheduling context over all CPU
- * workers, and, once a pipe may want them, the CUDA workers. */
+/** StarPU runs already, with the application's policy. Our policy gets a scheduling context over
+ * all CPU workers. The CUDA workers are added once a pipe may want them. */
 static gpp_status join(gpp_error *err)
 {
     int ret = starpu_init(NULL); /* counts one more user */
@@ -262,7 +266,7 @@ static void leave_starpu(void)
     starpu_shutdown();
 }
 
-/* Start or join, knowing which GPUs there are when the request may be for some. */
+/* Start or join StarPU. Find the GPUs first when the request may be for some. */
 static gpp_status first_user(gpp__runtime *r, const gpp__device_request *request, bool may_be_gpus,
                              gpp_error *err)
 {

@@ -1,10 +1,9 @@
 /*
- * graph/run/runtime_cuda.c: the CUDA workers of the process's StarPU (runtime.h), and what tasks on
- * them launch kernels with.
+ * graph/run/runtime_cuda.c: the CUDA workers of the process's StarPU (runtime.h), and the gpp__cuda
+ * with which their tasks launch kernels.
  *
- * A kernel is launched with a gpp__cuda on the worker's stream, one for each worker and way of
- * computing, made by a task on that worker. It stays until StarPU stops: making one takes longer
- * than many a step.
+ * There is one gpp__cuda for each worker and CUDA mode, on the worker's stream, made by a task on
+ * that worker. It stays until StarPU stops, because making one takes longer than many a step.
  */
 #include "graph/run/runtime.h"
 
@@ -64,7 +63,7 @@ static context *find(int worker, gpp__cuda_mode mode)
     return c;
 }
 
-/* What a task on a worker is to make or end. */
+/* A gpp__cuda that a task on its worker makes or ends. */
 typedef struct worker_call {
     context *context;
     gpp_status status;
@@ -75,7 +74,7 @@ static void make_on_worker(void *arg)
 {
     worker_call *call = arg;
     context *c = call->context;
-    cudaGetLastError(); /* StarPU's own, of what it has tried when it started */
+    cudaGetLastError(); /* drop an error that StarPU has left when it started */
     call->status =
         gpp__cuda_new(&c->cuda, starpu_worker_get_devid(c->worker), starpu_cuda_get_local_stream(),
                       (gpp__math)c->mode.math, c->mode.deterministic, call->err);

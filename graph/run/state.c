@@ -1,11 +1,12 @@
 /*
- * graph/run/state.c: state that a pass changes: running statistics of layers, folded in once a pass
- * without update has succeeded, and what updates have changed, put back when a step has failed.
+ * graph/run/state.c: state that a pass changes: the layers' running statistics, and the parameters
+ * and optimizer state that updates of a failed step have changed.
  *
- * Forwards leave a record of their statistics for each micro-batch; nothing else of them is seen
- * before the step is known to be good, which is when its updates run: they fold the records in
- * (codelets/tasks/cell.c). So a failed step changes no statistics, a recomputation counts nothing twice,
- * and the order is that of the micro-batches, whatever ran first.
+ * A forward does not touch the running statistics: it leaves a record of each micro-batch's. A step
+ * with an update folds the records in as part of the update (codelets/tasks/update.c). A pass
+ * without one folds them in here, once it has succeeded. So a failed pass changes no statistics, a
+ * recomputation counts nothing twice, and records are folded in the order of the micro-batches,
+ * whatever ran first.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "codelets/move.h"
 #include "graph/run/pipe.h"
 
-/** Records of a partition's statistics. */
+/** The records of a partition's statistics, one for each micro-batch. */
 typedef struct records {
     const gpp__stage *stage;
     int count;

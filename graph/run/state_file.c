@@ -1,19 +1,24 @@
 /*
- * graph/run/state_file.c: a pipe's parameters, and the whole state of its training, in files.
+ * graph/run/state_file.c: saves and loads a pipe's parameters, or the whole state of its training.
  *
- * A state file holds, besides arrays (ledger.h), everything that the next step depends on and that
- * is not part of the model, the loss or the optimizer: numbers as words of metadata, doubles in
- * hexadecimal, which is exact:
+ * A state file holds the arrays (ledger.h) and everything else that the next step depends on and
+ * that is not part of the model, the loss or the optimizer. Numbers are words of metadata. Doubles
+ * are written in hexadecimal, which is exact:
  *
  *     gridpipe.state                    version of this list: 1
- *     gridpipe.loss, .optimizer         names, to check; .optimizer_states: those of its arrays
- *     gridpipe.steps, .seed, .updates   of the random generator; of the optimizer
- *     gridpipe.lr, .lr_schedule         the base rate; absent: constant
- *     gridpipe.updates.<parameter>      .scalar0., .scalar1.: the optimizer's numbers for it;
- *                                       .lr., .weight_decay.: its group's, absent: none;
- *                                       .frozen.: 1, absent: it learns
+ *     gridpipe.loss, .optimizer         their names, to check
+ *     gridpipe.optimizer_states         names of the arrays of the optimizer's state, to check
+ *     gridpipe.steps, .seed             of the random generator
+ *     gridpipe.updates                  of the optimizer
+ *     gridpipe.lr                       the base rate
+ *     gridpipe.lr_schedule              absent: the rate is constant
+ *     gridpipe.updates.<parameter>      what the optimizer counts for the parameter,
+ *     gridpipe.scalar0.<parameter>      and scalar1: as many as the optimizer has
+ *     gridpipe.lr.<parameter>           the rate of its group; absent: the group has none
+ *     gridpipe.weight_decay.<parameter> likewise
+ *     gridpipe.frozen.<parameter>       1; absent: the parameter learns
  *
- * Invariant: a load looks at everything before it changes anything. The last thing that can fail is
+ * Invariant: a load checks everything before it changes anything. The last part that can fail is
  * the exchange of the arrays, which undoes itself.
  */
 #include <errno.h>
@@ -42,7 +47,7 @@ static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
 
 static void discard_passes(gpp_pipe *p)
 {
-    gpp__discard_kept(p); /* they were made with other parameters */
+    gpp__discard_kept(p); /* a backward must use the parameters of its forward */
     p->has_grads = p->pending = false;
 }
 
@@ -64,7 +69,7 @@ gpp_status gpp_pipe_save(gpp_pipe *p, const char *path, gpp_error *err)
     gpp_status status = check_pipe(p, path, err);
     if (status == GPP_OK)
         status = gpp_file_new(&f, err);
-    if (status == GPP_OK) /* whose names and shapes these are: some readers insist */
+    if (status == GPP_OK) /* names and shapes are PyTorch's; some readers insist on this word */
         status = gpp_file_set_word(f, "format", "pt", err);
     if (status == GPP_OK)
         status = add_arrays(p, f, false, err);
@@ -116,7 +121,7 @@ gpp_status gpp_pipe_load(gpp_pipe *p, const char *path, unsigned flags, gpp_erro
 
 /* --- words ------------------------------------------------------------------------------------ */
 
-/* Numbers are written and read as in C, wherever the program thinks it is. */
+/* Numbers are written and read in the C locale, whatever locale the program has set. */
 static locale_t enter_c_locale(locale_t *c)
 {
     *c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
@@ -206,7 +211,7 @@ static gpp_status get_count(const gpp_file *f, const char *what, const char *par
     return read ? GPP_OK : fail_word(what, parameter, text, err);
 }
 
-/* A finite number. @param fallback  when it is absent; NULL: it must be there */
+/* Read a finite number. @param fallback  its value when it is absent; NULL: it must be there */
 static gpp_status get_real(const gpp_file *f, const char *what, const char *parameter,
                            const double *fallback, double *value, gpp_error *err)
 {
@@ -349,7 +354,7 @@ gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const 
 
 /* --- loading a state -------------------------------------------------------------------------- */
 
-/* What the words say, before it counts. */
+/* What the words of a file say. It is complete and checked before the pipe adopts it. */
 typedef struct state {
     uint64_t steps, seed, updates;
     double lr;
@@ -500,7 +505,7 @@ static void adopt_state(gpp_pipe *p, state *s)
     discard_passes(p);
 }
 
-/* @param keep  the file's arrays are wanted afterwards */
+/* @param keep  the caller wants the file's arrays afterwards: copy them back */
 static gpp_status take_state(gpp_pipe *p, const gpp_file *f, bool keep, gpp_error *err)
 {
     state s = {0};
@@ -514,7 +519,7 @@ static gpp_status take_state(gpp_pipe *p, const gpp_file *f, bool keep, gpp_erro
         status = gpp__ledger_match(&ledger, f, 0, err);
     if (status == GPP_OK)
         status = gpp__ledger_exchange(&ledger, err);
-    if (status == GPP_OK && keep) /* the blocks were at hand an instant ago, so they are now */
+    if (status == GPP_OK && keep) /* cannot fail: the exchange has just acquired the same blocks */
         gpp__ledger_copy(&ledger, NULL);
     if (status == GPP_OK)
         adopt_state(p, &s);

@@ -1,6 +1,7 @@
 /*
- * graph/run/step.c: the calls that run something: steps and their parts, at once or submitted to be
- * waited for later. What they do is launched and landed by flight.c.
+ * graph/run/step.c: the public calls that run something: whole steps and parts of steps. A call
+ * either waits for its step or submits it; gpp_pipe_wait then waits for the oldest submitted step.
+ * flight.c launches and lands the steps.
  */
 #include <limits.h>
 #include <math.h>
@@ -11,7 +12,8 @@
 
 /* --- calls that wait -------------------------------------------------------------------------- */
 
-/* For calls that run something, or change what is run: everything submitted before has landed. */
+/* Before a call that waits, or that changes what runs: land all submitted steps, and refuse when
+ * one of them has failed. */
 static gpp_status usable(gpp_pipe *p, gpp_error *err)
 {
     if (!p)
@@ -32,7 +34,8 @@ static void report(gpp_pipe *p, const gpp__flight *f)
     p->last.known = f->status == GPP_OK;
 }
 
-/* Launch and land. */
+/* Launch a flight and wait for it. Forget the last step first: its task times may be
+ * overwritten. */
 static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t step,
                       gpp_error *err)
 {
@@ -52,8 +55,8 @@ static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t 
     return status;
 }
 
-/* Adds to the call's flags what it means now. @param kept  index of the kept forward whose buffers
- * it uses, -1: none */
+/* Complete the call's flags, take its tensors and get its task graph.
+ * @param kept  index of the kept forward whose buffers the call uses, -1: none */
 static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, gpp__batch *rows,
                           gpp__task_graph **g, gpp_error *err)
 {
@@ -79,6 +82,7 @@ static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gp
     status = gpp__split_fixed_gradients(p, job, pieces, room, err);
     if (status == GPP_OK)
         status = fly(p, f, g, step, err);
+    /* Stuck tasks may still write these: gpp__stuck_settle frees them when the tasks have ended. */
     for (int k = 0; k < p->recipe->network->inputs && p->watchdog.stuck; k++)
         p->watchdog.late[k] = room[k] ? job->grad_x[k].data : NULL;
     if (!p->watchdog.stuck)
@@ -101,6 +105,7 @@ static gpp_status need_optimizer(const gpp_pipe *p, gpp_error *err)
                            "this pipe was made without an optimizer (options.optimizer)");
 }
 
+/* Check what a training pass needs, and set the flags of its forward, loss and backward. */
 static gpp_status check_train(const gpp_pipe *p, gpp__call *c, gpp_error *err)
 {
     gpp_status status = need_loss(p, err);
@@ -121,7 +126,7 @@ static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
         status = run_call(p, c, -1, p->steps, &rows, err);
     if (status != GPP_OK)
         return status;
-    p->steps++;
+    p->steps++; /* only now: a failed pass does not use up random numbers */
     if (loss)
         *loss = p->flight[0].loss;
     return GPP_OK;
@@ -150,7 +155,7 @@ gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor
 
 enum { NAMELESS = -1 };
 
-/* Index of a kept forward, -1: there is none of this name. */
+/* Index of the kept forward with this name, -1: there is none. */
 static int kept_index(const gpp_pipe *p, int pass)
 {
     for (int q = 0; q < p->kept.count; q++)
@@ -159,7 +164,7 @@ static int kept_index(const gpp_pipe *p, int pass)
     return -1;
 }
 
-/* A name is given once, so that of a forward that is gone does not come to mean another. */
+/* A name is not given out again, so the name of a forward that is gone never means another one. */
 static int new_name(gpp_pipe *p)
 {
     int name = p->kept.next_name;
@@ -175,6 +180,7 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
         return status;
     if (!y)
         return gpp__fail(err, GPP_EINVAL, "y is NULL");
+    /* There is at most one forward without a name: a new one takes its place. */
     int index = pass ? -1 : kept_index(p, NAMELESS);
     if (index < 0)
         status = gpp__kept_find(p, &index, err);
@@ -187,19 +193,20 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
     p->ran = false;
     status = run_call(p, c, index, p->steps, &rows, err);
     if (p->ran)
-        p->kept.forward[index].used = false; /* an earlier one, which it has overwritten */
+        p->kept.forward[index].used = false; /* an earlier nameless one, now overwritten */
     if (status != GPP_OK)
         return status;
     gpp__kept_forward *k = &p->kept.forward[index];
     k->used = true;
     k->name = pass ? new_name(p) : NAMELESS;
     k->rows = rows;
-    k->step = p->steps++;
+    k->step = p->steps++; /* the backward repeats the forward's random numbers */
     if (pass)
         *pass = k->name;
     return GPP_OK;
 }
 
+/* A tape fits the rows of its forward only. */
 static gpp_status same_rows(const gpp_pipe *p, const gpp__kept_forward *k, const gpp_tensor *x,
                             gpp_error *err)
 {
@@ -292,6 +299,8 @@ static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
         status = gpp__flight_launch(p, f, g, p->steps, err);
     if (status != GPP_OK)
         return status;
+    /* Count it now: the next step may be submitted before this one lands, and a failure takes the
+     * count back. */
     p->steps += (c.flags & GPP__DO_UPDATE) != 0;
     p->submitted.flight[p->submitted.count++] = gpp__flight_index(p, f);
     return GPP_OK;
@@ -333,12 +342,12 @@ gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
     if (!p->submitted.count)
         return gpp__fail(err, GPP_ESTATE, "no step is submitted that was not waited for");
     gpp__flight *f = &p->flight[p->submitted.flight[0]];
-    if (!p->submitted.landed) {
+    if (!p->submitted.landed) { /* gpp__settle may have landed it already */
         p->submitted.landed = 1;
         gpp__flight_land(p, f);
     }
     if (f->job.run == atomic_load(&p->failed))
-        gpp__failure_seen(p);
+        gpp__failure_seen(p); /* the caller hears of it now, so later steps run again */
     memmove(p->submitted.flight, p->submitted.flight + 1,
             (size_t)--p->submitted.count * sizeof *p->submitted.flight);
     p->submitted.landed--;
@@ -371,7 +380,7 @@ gpp_status gpp_pipe_set_training(gpp_pipe *p, bool on, gpp_error *err)
     if (status != GPP_OK || p->as_evaluation == !on)
         return status;
     p->as_evaluation = !on;
-    gpp__discard_kept(p); /* their backwards would not be of the same mode */
+    gpp__discard_kept(p); /* a backward must run in the mode of its forward */
     return GPP_OK;
 }
 

@@ -1,6 +1,7 @@
 /*
- * graph/run/task_graph.c: plans made executable: programs for the row counts that occur, buffers found, cells
- * filled in. The last few plans are kept: a steady state makes none.
+ * graph/run/task_graph.c: makes task graphs: plans the step, gets a handle for each buffer and
+ * fills in a cell for each task. The last few task graphs are cached, so training in a steady state
+ * makes no new one.
  */
 #include <starpu.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 #include "graph/run/pipe.h"
 
-/** All plans share the buffers, so what counts is what is there already and what this plan adds. */
+/** All plans share the handles, so a plan adds only the bytes that are missing so far. */
 static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
@@ -24,7 +25,7 @@ static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *g, gpp_
     return GPP_OK;
 }
 
-/* --- executables ------------------------------------------------------------------------------ */
+/* --- making ----------------------------------------------------------------------------------- */
 
 static gpp_status get_handles(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
 {
@@ -39,7 +40,7 @@ static gpp_status get_handles(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
     return GPP_OK;
 }
 
-/* Memory for what the tasks of GPUs let the host see. */
+/* Memory for the values that tasks on GPUs make for the host. */
 static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
 {
     bool gpus = false;
@@ -65,6 +66,7 @@ static gpp__pass pass_of(const gpp__task_graph *g, const gpp__task *t)
     return t->checkpointed ? GPP__PASS_DROP : GPP__PASS_KEEP;
 }
 
+/* The last micro-batch may be shorter than the others: it has programs of its own then. */
 static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
 {
     const gpp__task *t = &g->step.plan->task[k];
@@ -96,7 +98,8 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
     }
 }
 
-/* Those of steps that can still be asked for follow from times that go with it. */
+/* The lower bounds of the flight's step and of the last step are computed when the caller asks for
+ * them. Compute the lower bounds now: freeing `g` frees the task times they are derived from. */
 static void keep_bounds(gpp_pipe *p, const gpp__task_graph *g)
 {
     gpp__flight *f = &p->flight[g->flight];
@@ -136,7 +139,7 @@ static gpp_status graph_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows,
     g->flight = flight;
     gpp_status status = gpp__step_plan_init(&g->step, &p->programs, &p->choice, flags, rows, err);
     if (status == GPP_OK)
-        status = within_limit(p, g, err);
+        status = within_limit(p, g, err); /* before any buffer is made */
     if (status != GPP_OK)
         goto free_graph;
     g->cell = calloc(g->step.plan->tasks + 1, sizeof *g->cell);
@@ -152,7 +155,7 @@ static gpp_status graph_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows,
         goto free_graph;
     status = get_handles(p, g, err);
     if (status != GPP_OK) {
-        gpp__task_graph_free_all(p); /* a buffer that could not grow is gone, also for others */
+        gpp__task_graph_free_all(p); /* a handle that could not grow is gone for all task graphs */
         goto free_graph;
     }
     for (size_t k = 0; k < g->step.plan->tasks; k++)
@@ -167,7 +170,7 @@ free_graph:
 gpp_status gpp__task_graph_get(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
                                int flight, gpp__task_graph **graph, gpp_error *err)
 {
-    gpp__task_graph **entry = &p->cache.graph[0];
+    gpp__task_graph **entry = &p->cache.graph[0]; /* empty, or not used for longest */
     for (int k = 0; k < GPP__TASK_GRAPHS; k++) {
         gpp__task_graph *g = p->cache.graph[k];
         if (g && g->step.flags == flags && gpp__same_rows(&g->step.rows, rows) &&
@@ -179,7 +182,7 @@ gpp_status gpp__task_graph_get(gpp_pipe *p, unsigned flags, const gpp__batch *ro
         if (!g || (*entry && g->used < (*entry)->used))
             entry = &p->cache.graph[k];
     }
-    gpp__settle(p); /* buffers may have to grow, and what flies may be what is forgotten */
+    gpp__settle(p); /* handles may have to grow, and the one to be freed may be in flight */
     if (p->watchdog.stuck)
         return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
     graph_free(p, *entry);

@@ -1,5 +1,6 @@
 /*
- * graph/run/tensors.c: the caller's tensors, checked against the model and noted in the job.
+ * graph/run/tensors.c: checks the caller's tensors against the model and enters them in the job. A
+ * wrong call is refused here, before anything runs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static bool fits(const gpp_tensor *t, const gpp__desc *d, int64_t rows)
     return true;
 }
 
-/** Checks `t` against rows of `d`; @param rows in: expected, or -1 for any; out: the tensor's. */
+/** Check that `t` is rows of `d`. @param rows  in: expected, or -1 for any; out: the tensor's */
 static gpp_status take_rows(const char *name, const gpp_tensor *t, const gpp__desc *d,
                             int64_t *rows, bool optional, gpp__rows *out, gpp_error *err)
 {
@@ -61,14 +62,14 @@ static gpp_status take_rows(const char *name, const gpp_tensor *t, const gpp__de
     return GPP_OK;
 }
 
-/* A kind of tensors of a call, one for each input or output of the model. */
+/* All tensors of a call that have one role, one for each input or output of the model. */
 typedef struct kind {
     const char *name;
     const gpp_tensor *tensor; /* [count] */
-    const int *value;         /* [count] of the network */
+    const int *value;         /* [count] index among the network's values */
     int count;
-    bool optional;  /* single ones may have no data: they are not given, or not wanted */
-    bool per_piece; /* of a fixed number of rows there are as many for each micro-batch */
+    bool optional;  /* one without data is not given, or not wanted */
+    bool per_piece; /* a fixed number of rows comes once for each micro-batch */
     gpp__rows *rows;
 } kind;
 
@@ -98,7 +99,7 @@ static size_t bytes_of(const kind *k, int t, const gpp__batch *batch, int pieces
     return (size_t)rows * r->bytes;
 }
 
-/** Tasks write outputs while others still read inputs, so they must not share memory. */
+/** Tasks write outputs while other tasks still read inputs, so the two must not share memory. */
 static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch *batch, int pieces,
                               gpp_error *err)
 {
@@ -114,9 +115,9 @@ static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch 
     return GPP_OK;
 }
 
-/* --- what devices cannot refuse --------------------------------------------------------------- */
+/* --- values that a device cannot check -------------------------------------------------------- */
 
-/* The stage of an operator. */
+/* The stage that has an operator. */
 static const gpp__stage *stage_of(const gpp_pipe *p, int node)
 {
     int j = 0;
@@ -126,7 +127,8 @@ static const gpp__stage *stage_of(const gpp_pipe *p, int node)
     return &p->recipe->stage[j];
 }
 
-/* Values of inputs that go to a device whose kernels cannot say what is wrong with them. */
+/* A kernel on a GPU cannot report a wrong value (an index out of range), so check the values of
+ * inputs that go to one here. */
 static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error *err)
 {
     gpp_status status = GPP_OK;
@@ -158,8 +160,8 @@ static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gp
         job->loss_divisor =
             p->recipe->loss->divisor(p->recipe->loss_attr, &p->recipe->y_desc, *rows,
                                      c->target->data, p->recipe->class_weight);
-    bool unseen = p->recipe->stage[p->recipe->partitions - 1].cuda; /* by the loss itself */
-    if (status == GPP_OK && unseen && p->recipe->loss->check)
+    bool on_gpu = p->recipe->stage[p->recipe->partitions - 1].cuda; /* so check the target here */
+    if (status == GPP_OK && on_gpu && p->recipe->loss->check)
         status = p->recipe->loss->check(p->recipe->loss_attr, &p->recipe->y_desc, d, 0, *rows,
                                         c->target->data, err);
     if (status == GPP_OK && p->losses.each.data && p->losses.rows != *rows)
@@ -174,7 +176,7 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     p->losses.each = (gpp__rows){0};
     if (!each) {
-        gpp__settle(p); /* which may still write there */
+        gpp__settle(p); /* steps in flight may still write there */
         return GPP_OK;
     }
     if (!p->recipe->loss || !p->recipe->loss->each)
@@ -206,6 +208,7 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
                y = {"y", c->y, n->output, c->y ? outs : 0, true, true, job->y},
                grad_y = {"grad_y", c->grad_y, n->output,  c->grad_y ? outs : 0,
                          true,     true,      job->grad_y};
+    /* x comes first: its rows say how many micro-batches there are, which the others must match. */
     gpp_status status = take_kind(p, &x, batch, 1, err);
     if (status == GPP_OK)
         status = check_values(p, c->x, err);
@@ -227,8 +230,6 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
     return status;
 }
 
-/* --- gradients of inputs that no output depends on -------------------------------------------- */
-
 /* --- gradients of inputs that are not cut ----------------------------------------------------- */
 
 gpp_status gpp__split_fixed_gradients(const gpp_pipe *p, gpp__job *job, int pieces, char *room[],
@@ -249,6 +250,7 @@ gpp_status gpp__split_fixed_gradients(const gpp_pipe *p, gpp__job *job, int piec
     return GPP_OK;
 }
 
+/* Add in the order of the micro-batches, so that the sum is the same in every run. */
 static void add_pieces(const gpp__rows *r, int pieces, float *sum)
 {
     size_t count = (size_t)r->rows * r->bytes / sizeof *sum;

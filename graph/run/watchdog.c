@@ -1,11 +1,11 @@
 /*
- * graph/run/watchdog.c: a step that has stopped moving: who waits for whom.
+ * graph/run/watchdog.c: reports who waits for whom in a step that has stopped moving.
  *
- * A device runs its tasks in the order of its table, so it always waits for exactly one: the one at
- * its lane's next position. When StarPU has not reported that one ready, an earlier task (in the
- * order of submission, from which StarPU infers what depends on what) that uses one of its buffers
- * in a conflicting way has not ended. Naming both for every device shows the circle, or the task
- * that does not come back.
+ * A device runs its tasks in the order of its table, so it always waits for exactly one task: the
+ * one at its lane's next position. StarPU infers dependencies from the order of submission. So when
+ * it has not reported the task ready, an earlier task that uses one of the same buffers in a
+ * conflicting way has not ended. Naming both tasks for every device shows the cycle, or the task
+ * that does not return.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -40,14 +40,14 @@ static void say_task(message *m, const gpp__task *t)
         say(m, "%s of partition %d", kind, t->j);
 }
 
-static void say_route(message *m, const gpp__edge *r)
+static void say_edge(message *m, const gpp__edge *e)
 {
-    if (r->name)
-        say(m, "skip %s %d->%d", r->name, r->from, r->to);
-    else if (r->to == r->from + 1)
-        say(m, "boundary %d", r->to);
+    if (e->name)
+        say(m, "skip %s %d->%d", e->name, e->from, e->to);
+    else if (e->to == e->from + 1)
+        say(m, "boundary %d", e->to);
     else
-        say(m, "edge %d->%d", r->from, r->to);
+        say(m, "edge %d->%d", e->from, e->to);
 }
 
 static void say_buffer(message *m, const gpp__plan *plan, const gpp__access *a)
@@ -60,11 +60,13 @@ static void say_buffer(message *m, const gpp__plan *plan, const gpp__access *a)
     }
     if (gradient)
         say(m, "the gradient of ");
-    say_route(m, &plan->edge[b->j]);
+    say_edge(m, &plan->edge[b->j]);
 }
 
 /* --- what has not ended ----------------------------------------------------------------------- */
 
+/* A cell keeps the number of the last run in which it began, and ended. Tasks may still be running,
+ * so the reads are atomic. */
 static bool has_begun(const gpp__cell *c)
 {
     return atomic_load_explicit(&c->begun, memory_order_acquire) == c->job->run;
@@ -83,7 +85,8 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
     return NULL;
 }
 
-/* The nearest earlier task that must end before `task` may use a buffer; -1: all have. */
+/* The nearest earlier task that must still end before `task` may use a buffer; -1: there is
+ * none. */
 static long holder_of(const gpp__task_graph *g, size_t task, const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
@@ -144,11 +147,12 @@ static void say_next(message *m, const gpp_pipe *p, const gpp__task_graph *g, si
     }
 }
 
-/* @return a task that it runs, or waits for; -1: it has done all */
+/* @return the task that the device runs or waits for; -1: it has run all its tasks */
 static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *g, int d)
 {
     const int32_t *table = g->step.plan->table[d];
     size_t count = g->step.plan->count[d];
+    /* The step's positions begin at `first`; positions before it are of earlier steps. */
     bool ready;
     uint64_t first = count ? g->ticket[table[0]].position : 0,
              next = gpp__lane_next(p->device[d].lane, &ready);
@@ -191,6 +195,7 @@ gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error 
     for (int d = 0; d < p->recipe->devices; d++) {
         long k = say_device(&m, p, g, d);
         bool runs = k >= 0 && has_begun(&g->cell[k]);
+        /* Rather blame a task that runs than one that waits. */
         if (k >= 0 && (blame < 0 || (runs && !has_begun(&g->cell[blame]))))
             blame = k;
     }
