@@ -168,12 +168,17 @@ build_release() {
         cmake --build build/test-release --parallel "$cores"
 }
 
-# The operator that docs/adding-a-layer.md walks through compiles.
-documented_operator() {
-    sed -n '/^```c$/,/^```$/p' docs/adding-a-layer.md | sed '/^```/d' >"$logs/documented.c"
-    grep -q 'const gpp_op gpp_op_scale' "$logs/documented.c" &&
+# What docs/adding-*.md walk through compiles. Each page has at least one struct.
+documented_code() {
+    local page code good=0
+    for page in docs/adding-*.md; do
+        code=$logs/$(basename "$page" .md).c
+        sed -n '/^```c$/,/^```$/p' "$page" | sed '/^```/d' >"$code"
+        grep -q '^const .* = {' "$code" || { echo "no struct in $page" && good=1; }
         gcc -std=gnu11 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-            -I. -Iinclude -fsyntax-only "$logs/documented.c"
+            -I. -Iinclude -fsyntax-only "$code" || good=1
+    done
+    return $good
 }
 
 headers_alone() {
@@ -476,7 +481,7 @@ else
     step "CUDA kernels" cuda_kernels
 fi
 step "headers alone" headers_alone
-step "documented operator" documented_operator
+step "documented code" documented_code
 step "documented program" documented_program
 criterion_tests
 step "readme example" build/dev/examples/readme
