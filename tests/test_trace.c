@@ -357,6 +357,24 @@ Test(trace, formats_are_told_by_the_end_of_the_name)
     }
 }
 
+Test(trace, formats_are_listed_by_number_and_named_when_an_end_is_unknown)
+{
+    static const char *const names[] = {[GPP_TRACE_CSV] = "csv",
+                                        [GPP_TRACE_CHROME] = "chrome",
+                                        [GPP_TRACE_PAJE] = "paje",
+                                        [GPP_TRACE_SVG] = "svg"};
+    size_t count = sizeof names / sizeof *names;
+    for (size_t k = 0; k < count; k++) {
+        cr_expect_str_eq(gpp_trace_format_name(k), names[k]);
+        cr_expect(gpp_trace_format_about(k)[0], "%s", names[k]);
+    }
+    cr_expect(!gpp_trace_format_name(count) && !gpp_trace_format_about(count));
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_trace_format format;
+    cr_expect_eq(gpp_trace_format_of("a.txt", &format, &err), GPP_EINVAL);
+    cr_expect_str_eq(err.msg, "a.txt: a trace ends in one of .csv .json .paje .trace .svg");
+}
+
 /* Replaces the first `from` of a text; the result is the caller's. */
 static char *changed(const char *text, const char *from, const char *to)
 {

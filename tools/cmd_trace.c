@@ -11,8 +11,11 @@ static const char description[] =
     "takes. Planned times (--profile of these commands) stand beside measured ones. Also writes\n"
     "pictures and files for other viewers.\n";
 
+/* The report is made from CSV: of the formats it is the one that need not be written again. */
+enum { FIRST = GPP_TRACE_CSV + 1, MOST_FORMATS = 16 };
+
 typedef struct settings {
-    const char *chrome, *paje, *svg;
+    const char *path[MOST_FORMATS]; /* [format] where to write it; NULL: not wanted */
     bool json;
 } settings;
 
@@ -46,42 +49,45 @@ static int work(const settings *how, const char *path)
     gpp_trace *trace;
     if (gpp_trace_read(&trace, path, &err) != GPP_OK)
         return tool_error(&err);
-    int status = convert(trace, how->chrome, GPP_TRACE_CHROME);
-    if (status < 0)
-        status = convert(trace, how->paje, GPP_TRACE_PAJE);
-    if (status < 0)
-        status = convert(trace, how->svg, GPP_TRACE_SVG);
+    int status = -1;
+    for (int k = FIRST; k < MOST_FORMATS && status < 0; k++)
+        status = convert(trace, how->path[k], (gpp_trace_format)k);
     if (status < 0)
         status = print(trace, how->json);
     gpp_trace_free(trace);
     return status;
 }
 
+/* An option for each format, named as it is. */
+static void add_formats(settings *how, tool_option options[])
+{
+    for (int k = FIRST; k < MOST_FORMATS && gpp_trace_format_name((size_t)k); k++)
+        *options++ = (tool_option){gpp_trace_format_name((size_t)k),
+                                   TOOL_WORD,
+                                   &how->path[k],
+                                   "FILE",
+                                   gpp_trace_format_about((size_t)k),
+                                   0,
+                                   0};
+}
+
 static int run(int argc, char *argv[])
 {
     settings how = {.json = false};
     int first;
-    const tool_option own[] = {
+    tool_option own[MOST_FORMATS + 3] = {
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
         {"json", TOOL_SWITCH, &how.json, NULL, "print the report as a JSON object", 0, 0},
-        {"svg", TOOL_WORD, &how.svg, "FILE", "write a picture: devices by time, bytes over time", 0,
-         0},
-        {"chrome", TOOL_WORD, &how.chrome, "FILE",
-         "write JSON for chrome://tracing, ui.perfetto.dev", 0, 0},
-        {"paje", TOOL_WORD, &how.paje, "FILE", "write a file for ViTE and pajeng", 0, 0},
-        {0},
     };
+    add_formats(&how, own + 2);
     int status = tool_parse(&tool_trace_command, (const tool_option *const[]){own, NULL}, argc,
                             argv, &first);
     if (status >= 0)
         return status;
     if (argc - first != 1)
         return tool_fail(TOOL_USAGE, "one trace is needed, got %d", argc - first);
-    status = tool_writable("svg", how.svg);
-    if (status < 0)
-        status = tool_writable("chrome", how.chrome);
-    if (status < 0)
-        status = tool_writable("paje", how.paje);
+    for (int k = FIRST; k < MOST_FORMATS && status < 0; k++)
+        status = tool_writable(gpp_trace_format_name((size_t)k), how.path[k]);
     return status < 0 ? work(&how, argv[first]) : status;
 }
 

@@ -180,7 +180,7 @@ static void put_point(writer *w, const gpp_forecast_point *p)
     fprintf(w->out, ", \"args\": {\"bytes\": %zu}}", p->bytes);
 }
 
-gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err)
+static gpp_status write_chrome(const gpp_trace *trace, FILE *out, gpp_error *err)
 {
     int *before = calloc((size_t)trace->tasks + 1, sizeof *before);
     if (!before)
@@ -205,3 +205,10 @@ gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err)
     free(before);
     return status;
 }
+
+const gpp__trace_format gpp__trace_chrome = {
+    .name = "chrome",
+    .ends = {".json"},
+    .about = "JSON for chrome://tracing, ui.perfetto.dev",
+    .write = write_chrome,
+};

@@ -304,7 +304,7 @@ static void put_end(const gpp_trace *t, int rows, double last, FILE *out)
         fprintf(out, "%d %s P %s\n", DESTROY, time, name_of_row(r, name));
 }
 
-gpp_status gpp__trace_paje(const gpp_trace *t, FILE *out, gpp_error *err)
+static gpp_status write_paje(const gpp_trace *t, FILE *out, gpp_error *err)
 {
     size_t most = 2 * (size_t)t->steps + (size_t)t->points + 4 * (size_t)t->tasks + 1;
     moment *list = calloc(most, sizeof *list);
@@ -329,3 +329,10 @@ gpp_status gpp__trace_paje(const gpp_trace *t, FILE *out, gpp_error *err)
     free(end);
     return status;
 }
+
+const gpp__trace_format gpp__trace_paje = {
+    .name = "paje",
+    .ends = {".paje", ".trace"},
+    .about = "a file for ViTE and pajeng",
+    .write = write_paje,
+};

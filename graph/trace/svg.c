@@ -129,7 +129,7 @@ static void put_devices(const gpp__canvas *c, const gpp_trace *t)
     }
 }
 
-gpp_status gpp__trace_svg(const gpp_trace *t, FILE *out, gpp_error *err)
+static gpp_status write_svg(const gpp_trace *t, FILE *out, gpp_error *err)
 {
     gpp_forecast_task *task = calloc((size_t)t->tasks + 1, sizeof *task);
     int *partition_of = calloc((size_t)t->devices, sizeof *partition_of);
@@ -168,3 +168,10 @@ gpp_status gpp__trace_svg(const gpp_trace *t, FILE *out, gpp_error *err)
     free(start);
     return status;
 }
+
+const gpp__trace_format gpp__trace_svg = {
+    .name = "svg",
+    .ends = {".svg"},
+    .about = "a picture: devices by time, bytes over time",
+    .write = write_svg,
+};

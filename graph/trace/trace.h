@@ -31,10 +31,15 @@ gpp_status gpp__trace_plan(const gpp_forecast *forecast, int partitions, gpp_tra
 /** Planned time of a task. @return NAN: not known */
 double gpp__trace_planned_ms(const gpp_trace *trace, char kind, int partition);
 
-/* Writers. They return GPP_OK or GPP_ENOMEM; the caller checks the stream for errors. */
-gpp_status gpp__trace_csv(const gpp_trace *trace, FILE *out, gpp_error *err);
-gpp_status gpp__trace_chrome(const gpp_trace *trace, FILE *out, gpp_error *err);
-gpp_status gpp__trace_paje(const gpp_trace *trace, FILE *out, gpp_error *err);
-gpp_status gpp__trace_svg(const gpp_trace *trace, FILE *out, gpp_error *err);
+/** A format that traces are written in: a const struct at the bottom of the file that writes it.
+ * The list is in formats.c. */
+typedef struct gpp__trace_format {
+    const char *name;    /* "chrome": also an option of gridpipe trace */
+    const char *ends[4]; /* ends of file names that mean this format, ".json"; NULL-terminated */
+    const char *about;   /* what it is for, in a line of the command's help */
+
+    /** @return GPP_OK or GPP_ENOMEM; the caller checks the stream for errors */
+    gpp_status (*write)(const gpp_trace *trace, FILE *out, gpp_error *err);
+} gpp__trace_format;
 
 #endif

@@ -133,8 +133,13 @@ typedef enum gpp_trace_format {
     GPP_TRACE_SVG = 3,    /* a picture: rows devices, to scale in time, with bytes over time */
 } gpp_trace_format;
 
-/** The format for a file name by its end: .csv, .json, .paje or .trace, .svg.
- * @return GPP_OK or GPP_EINVAL (the message lists them) */
+/** The name of format `k`, "chrome", and in a few words what it is for; NULL past the last. Static
+ * storage. */
+GPP_API const char *gpp_trace_format_name(size_t k);
+GPP_API const char *gpp_trace_format_about(size_t k);
+
+/** The format that the end of a file name means: "steps.json" is GPP_TRACE_CHROME.
+ * @return GPP_OK or GPP_EINVAL (the message lists the ends) */
 GPP_API gpp_status gpp_trace_format_of(const char *path, gpp_trace_format *format, gpp_error *err);
 
 /** @param text  out: release it with gpp_string_free

@@ -1,5 +1,5 @@
 /*
- * graph/trace/file.c: traces in files: the formats by name, and CSV, which can also be read.
+ * graph/trace/csv.c: a trace as CSV, the format that can also be read.
  *
  * A CSV file is a table of tasks that any spreadsheet reads. In front of it are lines that begin
  * with '#', for everything that is not a task:
@@ -153,7 +153,7 @@ static void put_task(const gpp_trace_task *t, FILE *out)
     fputc('\n', out);
 }
 
-gpp_status gpp__trace_csv(const gpp_trace *t, FILE *out, gpp_error *err)
+static gpp_status write_csv(const gpp_trace *t, FILE *out, gpp_error *err)
 {
     (void)err;
     fprintf(out, "# gridpipe trace %d\n", t->plans ? 2 : 1);
@@ -173,89 +173,12 @@ gpp_status gpp__trace_csv(const gpp_trace *t, FILE *out, gpp_error *err)
     return GPP_OK;
 }
 
-/* --- formats ---------------------------------------------------------------------------------- */
-
-static const struct format {
-    const char *end[2];
-    gpp_status (*write)(const gpp_trace *trace, FILE *out, gpp_error *err);
-} formats[] = {
-    [GPP_TRACE_CSV] = {{".csv", NULL}, gpp__trace_csv},
-    [GPP_TRACE_CHROME] = {{".json", NULL}, gpp__trace_chrome},
-    [GPP_TRACE_PAJE] = {{".paje", ".trace"}, gpp__trace_paje},
-    [GPP_TRACE_SVG] = {{".svg", NULL}, gpp__trace_svg},
+const gpp__trace_format gpp__trace_csv = {
+    .name = "csv",
+    .ends = {".csv"},
+    .about = "a table of tasks, a line each; the only format that is read back",
+    .write = write_csv,
 };
-enum { FORMATS = sizeof formats / sizeof *formats };
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && !strcmp(text + length - tail, end);
-}
-
-gpp_status gpp_trace_format_of(const char *path, gpp_trace_format *format, gpp_error *err)
-{
-    if (!path || !format)
-        return gpp__fail(err, GPP_EINVAL, "%s is NULL", path ? "format" : "path");
-    for (int k = 0; k < FORMATS; k++)
-        for (int e = 0; e < 2 && formats[k].end[e]; e++)
-            if (ends_with(path, formats[k].end[e])) {
-                *format = (gpp_trace_format)k;
-                return GPP_OK;
-            }
-    return gpp__fail(err, GPP_EINVAL,
-                     "%s: a trace ends in .csv, .json (Chrome), .paje, .trace (Paje) or .svg",
-                     path);
-}
-
-static gpp_status check(const gpp_trace *trace, gpp_trace_format format, gpp_error *err)
-{
-    if ((unsigned)format >= FORMATS)
-        return gpp__fail(err, GPP_EINVAL, "no trace format %d", (int)format);
-    return gpp__trace_check(trace, NULL, err);
-}
-
-gpp_status gpp_trace_text(const gpp_trace *trace, gpp_trace_format format, char **text,
-                          gpp_error *err)
-{
-    if (!text)
-        return gpp__fail(err, GPP_EINVAL, "text is NULL");
-    *text = NULL;
-    gpp_status status = check(trace, format, err);
-    if (status != GPP_OK)
-        return status;
-    size_t size;
-    FILE *out = open_memstream(text, &size);
-    if (out)
-        status = formats[format].write(trace, out, err);
-    bool done = out && !ferror(out);
-    if (out && fclose(out))
-        done = false;
-    if (done && status == GPP_OK)
-        return GPP_OK;
-    free(*text);
-    *text = NULL;
-    return status != GPP_OK ? status : gpp__fail(err, GPP_ENOMEM, "a trace as text");
-}
-
-gpp_status gpp_trace_write(const gpp_trace *trace, const char *path, gpp_trace_format format,
-                           gpp_error *err)
-{
-    if (!path)
-        return gpp__fail(err, GPP_EINVAL, "path is NULL");
-    gpp_status status = check(trace, format, err);
-    if (status != GPP_OK)
-        return status;
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return gpp__fail(err, GPP_EIO, "%s: %s", path, strerror(errno));
-    status = formats[format].write(trace, out, err);
-    bool done = !ferror(out);
-    if (fclose(out))
-        done = false;
-    if (status == GPP_OK && !done)
-        status = gpp__fail(err, GPP_EIO, "%s: %s", path, strerror(errno));
-    return status;
-}
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
