@@ -63,15 +63,15 @@ static double flops_of(const gpp__cell *c)
 /* A core-second is a second of a task on one core of its device. */
 static double gflops_core(const gpp_pipe *pipe)
 {
-    const gpp__task_graph *e = pipe->flight[0].graph;
+    const gpp__task_graph *g = pipe->flight[0].graph;
     double flops = 0, core_seconds = 0;
-    for (size_t k = 0; k < e->step.plan->tasks; k++) {
-        const gpp__task *t = &e->step.plan->task[k];
+    for (size_t k = 0; k < g->step.plan->tasks; k++) {
+        const gpp__task *t = &g->step.plan->task[k];
         if (t->kind != GPP__FORWARD && t->kind != GPP__RECOMPUTE && t->kind != GPP__BACKWARD)
             continue;
-        flops += flops_of(&e->cell[k]);
+        flops += flops_of(&g->cell[k]);
         core_seconds +=
-            (e->cell[k].end - e->cell[k].start) * pipe->recipe->device_threads[t->device];
+            (g->cell[k].end - g->cell[k].start) * pipe->recipe->device_threads[t->device];
     }
     return core_seconds > 0 ? 1e-9 * flops / core_seconds : NAN;
 }

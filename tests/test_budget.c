@@ -28,19 +28,19 @@ static gpp_pipe_options options(int partitions, size_t limit)
  * buffers, and the forward moves in all scripts. */
 static size_t bytes_between(const gpp_pipe *pipe, int *again)
 {
-    const gpp__task_graph *e = pipe->flight[0].graph;
+    const gpp__task_graph *g = pipe->flight[0].graph;
     size_t most = 0;
     *again = 0;
     for (int j = 0; j < pipe->recipe->partitions; j++) {
         size_t bytes = 0;
-        for (size_t k = 0; k < e->step.plan->buffers; k++) {
-            const gpp__buffer *b = &e->step.plan->buffer[k];
+        for (size_t k = 0; k < g->step.plan->buffers; k++) {
+            const gpp__buffer *b = &g->step.plan->buffer[k];
             if (b->j == j && (b->cls == GPP__TAPE || b->cls == GPP__PARTIAL))
                 bytes += b->bytes;
         }
         most = bytes > most ? bytes : most;
-        for (int q = 0; q < e->step.full->script[j]->moves; q++)
-            *again += !e->step.full->script[j]->move[q].back;
+        for (int q = 0; q < g->step.full->script[j]->moves; q++)
+            *again += !g->step.full->script[j]->move[q].back;
     }
     return most;
 }

@@ -132,12 +132,12 @@ Test(failure, later_cycles_do_not_run)
     test_faults[0] = (test_fault_at){TEST_FAIL_FORWARD, 0};
     gpp_error err = GPP_ERROR_INIT;
     cr_assert_eq(step(pipe, 1, &err), GPP_EKERNEL);
-    const gpp__task_graph *e = NULL;
+    const gpp__task_graph *g = NULL;
     for (int k = 0; k < GPP__TASK_GRAPHS; k++)
-        e = pipe->cache.graph[k] ? pipe->cache.graph[k] : e;
+        g = pipe->cache.graph[k] ? pipe->cache.graph[k] : g;
     int ran = 0;
-    for (size_t k = 0; k < e->step.plan->tasks; k++)
-        ran += e->cell[k].end > e->cell[k].start;
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        ran += g->cell[k].end > g->cell[k].start;
     cr_expect_eq(ran, 1, "the first cell of all failed, yet %d cells ran", ran);
     gpp_pipe_free(pipe);
 }

@@ -15,12 +15,12 @@ static const test_model chain = {
     {6},
     "mse reduction=sum"};
 
-static void expect_table_order(const gpp__task_graph *e, const char *what)
+static void expect_table_order(const gpp__task_graph *g, const char *what)
 {
-    for (int d = 0; d < e->step.plan->shape.devices; d++)
-        for (size_t k = 1; k < e->step.plan->count[d]; k++) {
-            const gpp__cell *a = &e->cell[e->step.plan->table[d][k - 1]],
-                            *b = &e->cell[e->step.plan->table[d][k]];
+    for (int d = 0; d < g->step.plan->shape.devices; d++)
+        for (size_t k = 1; k < g->step.plan->count[d]; k++) {
+            const gpp__cell *a = &g->cell[g->step.plan->table[d][k - 1]],
+                            *b = &g->cell[g->step.plan->table[d][k]];
             cr_expect(a->end <= b->start,
                       "%s: device %d, position %zu began before its predecessor had ended", what, d,
                       k);
@@ -28,9 +28,9 @@ static void expect_table_order(const gpp__task_graph *e, const char *what)
         }
 }
 
-static void expect_data_order(const gpp__task_graph *e, const char *what)
+static void expect_data_order(const gpp__task_graph *g, const char *what)
 {
-    const gpp__plan *p = e->step.plan;
+    const gpp__plan *p = g->step.plan;
     long *writer = malloc(p->buffers * sizeof *writer);
     memset(writer, -1, p->buffers * sizeof *writer);
     for (size_t k = 0; k < p->tasks;
@@ -40,7 +40,7 @@ static void expect_data_order(const gpp__task_graph *e, const char *what)
             if (x->mode == GPP__WORKSPACE)
                 continue;
             if ((x->mode & GPP__READ) && writer[x->buffer] >= 0)
-                cr_expect(e->cell[writer[x->buffer]].end <= e->cell[k].start,
+                cr_expect(g->cell[writer[x->buffer]].end <= g->cell[k].start,
                           "%s: task %zu began before its data", what, k);
             if (x->mode & GPP__WRITE)
                 writer[x->buffer] = (long)k;
@@ -112,14 +112,14 @@ Test(order, a_recomputation_starts_before_its_gradient_is_there)
     test_batch b = test_batch_new(pipe, 8, 1);
     cr_assert_eq(gpp_pipe_gradients(pipe, &b.x, &b.target, NULL, NULL, NULL, &err), GPP_OK, "%s",
                  err.msg);
-    const gpp__task_graph *e = pipe->flight[0].graph;
+    const gpp__task_graph *g = pipe->flight[0].graph;
     int early = 0;
-    for (size_t r = 0; r < e->step.plan->tasks; r++)
-        for (size_t k = 0; k < e->step.plan->tasks; k++) {
-            const gpp__task *R = &e->step.plan->task[r], *B = &e->step.plan->task[k];
+    for (size_t r = 0; r < g->step.plan->tasks; r++)
+        for (size_t k = 0; k < g->step.plan->tasks; k++) {
+            const gpp__task *R = &g->step.plan->task[r], *B = &g->step.plan->task[k];
             if (R->kind == GPP__RECOMPUTE && R->j == 0 && B->kind == GPP__BACKWARD && B->j == 1 &&
                 B->i == R->i)
-                early += e->cell[r].start < e->cell[k].end;
+                early += g->cell[r].start < g->cell[k].end;
         }
     cr_expect_geq(early, 1,
                   "no recomputation of partition 0 began before partition 1's backward had ended");

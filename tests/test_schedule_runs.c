@@ -77,11 +77,11 @@ Test(schedule_runs, skips_branches_and_statistics_too)
 /* What the last step's devices did, in the order of their tables. */
 static void expect_table_order(const gpp_pipe *pipe, const char *why)
 {
-    const gpp__task_graph *e = pipe->flight[0].graph;
-    for (int d = 0; d < e->step.plan->shape.devices; d++)
-        for (size_t k = 1; k < e->step.plan->count[d]; k++) {
-            const gpp__cell *a = &e->cell[e->step.plan->table[d][k - 1]],
-                            *b = &e->cell[e->step.plan->table[d][k]];
+    const gpp__task_graph *g = pipe->flight[0].graph;
+    for (int d = 0; d < g->step.plan->shape.devices; d++)
+        for (size_t k = 1; k < g->step.plan->count[d]; k++) {
+            const gpp__cell *a = &g->cell[g->step.plan->table[d][k - 1]],
+                            *b = &g->cell[g->step.plan->table[d][k]];
             cr_expect_leq(a->end, b->start, "%s: device %d, tasks %zu and %zu overlap", why, d,
                           k - 1, k);
         }

@@ -27,14 +27,14 @@ enum { ROWS = 7, CHUNKS = 4, CLASSES = 5 };
 
 static const float weights[CLASSES] = {0.5F, 1, 2, 0, 1.5F};
 
-typedef struct loan_case {
+typedef struct fetch_case {
     const char *why;
     test_model model;
     int partitions;
     gpp_checkpoint mode;
     const char *schedule;
     bool weighted;
-} loan_case;
+} fetch_case;
 
 static const test_model vectors = {"the first layer's gradient needs the input",
                                    "linear out=6; tanh; linear out=5",
@@ -47,10 +47,11 @@ static const test_model images = {"the input is laid out anew, targets are class
                                   {2, 6, 6},
                                   "cross_entropy"};
 
-/* Pipes are made on the GPU that is far, or near; without two, always on the same. */
-static const char *far_gpu = "cuda:1", *near_gpu = "cuda:0";
+/* Pipes are made on the GPU that has to fetch the caller's tensors, or on another one. Where there
+ * is only one GPU, all are made on that. */
+static const char *fetching_gpu = "cuda:1", *other_gpu = "cuda:0";
 
-static gpp_pipe *pipe_on(const char *gpu, const loan_case *c)
+static gpp_pipe *pipe_on(const char *gpu, const fetch_case *c)
 {
     const char *device[] = {gpu, gpu, gpu};
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
@@ -80,31 +81,31 @@ static gpp_status try_pipe(const char *gpu, gpp_pipe **p)
 }
 
 /* The runtime starts with the first pipe and stays while that lives. */
-static gpp_pipe *near_pipe, *far_pipe;
+static gpp_pipe *other_pipe, *fetching_pipe;
 
 static void let_go(void)
 {
-    gpp_pipe_free(far_pipe);
-    gpp_pipe_free(near_pipe);
+    gpp_pipe_free(fetching_pipe);
+    gpp_pipe_free(other_pipe);
 }
 
-static void need_far_gpu(void)
+static void need_fetching_gpu(void)
 {
     setenv("HWLOC_SYNTHETIC", "numa:2(memory=4GB) core:1 pu:1", 1);
     setenv("STARPU_USE_NUMA", "1", 1);
-    gpp_status status = try_pipe(near_gpu, &near_pipe);
+    gpp_status status = try_pipe(other_gpu, &other_pipe);
     if (status == GPP_EUNSUPPORTED || status == GPP_ENODEV)
         cr_skip_test("no GPU for pipes");
     cr_assert_eq(status, GPP_OK);
-    if (try_pipe(far_gpu, &far_pipe) != GPP_OK) {
-        far_gpu = near_gpu;
-        far_pipe = NULL;
+    if (try_pipe(fetching_gpu, &fetching_pipe) != GPP_OK) {
+        fetching_gpu = other_gpu;
+        fetching_pipe = NULL;
     }
-    cr_assert_neq((far_pipe ? far_pipe : near_pipe)->node_of[0], STARPU_MAIN_RAM,
-                  "this GPU is not far");
+    cr_assert_neq((fetching_pipe ? fetching_pipe : other_pipe)->node_of[0], STARPU_MAIN_RAM,
+                  "this GPU reaches the caller's memory");
 }
 
-#define LOANS(sentence) Test(cuda_loans, sentence, .fini = let_go)
+#define FETCHES(sentence) Test(cuda_fetches, sentence, .fini = let_go)
 
 /* Copies of a fetch's pieces from memory to memory since the pipe was made, by slot of the list. */
 static size_t copies_of(const gpp_pipe *p, int fetch)
@@ -115,7 +116,7 @@ static size_t copies_of(const gpp_pipe *p, int fetch)
     return copies;
 }
 
-static const loan_case cases[] = {
+static const fetch_case cases[] = {
     {"everything kept", vectors, 1, GPP_CHECKPOINT_NEVER, NULL, false},
     {"everything recomputed", vectors, 2, GPP_CHECKPOINT_ALWAYS, NULL, false},
     {"a backward in two halves", vectors, 2, GPP_CHECKPOINT_NEVER, "zb-h1", false},
@@ -153,7 +154,7 @@ static gpp_pipe *plain_pipe(const gpp_model *m)
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     gpp_pipe *p;
-    o.devices = &far_gpu;
+    o.devices = &fetching_gpu;
     o.device_count = 1;
     o.chunks = CHUNKS;
     OK(gpp_pipe_new(&p, m, &o, &err));
@@ -183,14 +184,14 @@ static void take_all(gpp_pipe *p, test_trace *t)
     test_batch_free(&b);
 }
 
-LOANS(a_far_gpu_computes_what_a_near_one_does)
+FETCHES(a_gpu_that_fetches_computes_what_another_does)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     for (int k = 0; k < CASES; k++) {
         test_trace trace[2] = {{0}, {0}};
-        for (int far = 0; far < 2; far++) {
-            gpp_pipe *p = pipe_on(far ? far_gpu : near_gpu, &cases[k]);
-            take_all(p, &trace[far]);
+        for (int fetches = 0; fetches < 2; fetches++) {
+            gpp_pipe *p = pipe_on(fetches ? fetching_gpu : other_gpu, &cases[k]);
+            take_all(p, &trace[fetches]);
             gpp_pipe_free(p);
         }
         cr_expect_eq(test_trace_differs(&trace[0], &trace[1]), -1, "%s", cases[k].why);
@@ -200,15 +201,15 @@ LOANS(a_far_gpu_computes_what_a_near_one_does)
 }
 
 /* Losses of steps whose tensors the caller changes in place, and of two in flight at once. */
-LOANS(every_step_reads_what_its_tensors_hold_then)
+FETCHES(every_step_reads_what_its_tensors_hold_then)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     gpp_error err = GPP_ERROR_INIT;
     double apart[4], same[4], flying[4];
     gpp_pipe *p[3];
     test_batch b[4];
     for (int k = 0; k < 3; k++)
-        p[k] = pipe_on(far_gpu, &cases[1]);
+        p[k] = pipe_on(fetching_gpu, &cases[1]);
     test_batch one = test_batch_new(p[0], ROWS, 0);
     for (int k = 0; k < 4; k++) {
         b[k] = test_batch_new(p[0], ROWS, (uint64_t)k + 1);
@@ -242,9 +243,9 @@ static gpp_status repeat_there(gpp_call *c)
     return GPP_OK;
 }
 
-LOANS(an_input_that_is_not_cut_is_fetched_whole_and_once)
+FETCHES(an_input_that_is_not_cut_is_fetched_whole_and_once)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     static const gpp_shape in[] = {{GPP_F32, 1, {3}, 0, 0}, {GPP_F32, 1, {3}, GPP_ROWS_FIXED, 1}};
     gpp_operator op = user_operator(repeat_there);
     gpp_error err = GPP_ERROR_INIT;
@@ -266,11 +267,11 @@ LOANS(an_input_that_is_not_cut_is_fetched_whole_and_once)
     gpp_model_free(m);
 }
 
-LOANS(a_batch_without_rows_lends_nothing)
+FETCHES(a_batch_without_rows_fetches_nothing)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     gpp_error err = GPP_ERROR_INIT;
-    gpp_pipe *p = pipe_on(far_gpu, &cases[0]);
+    gpp_pipe *p = pipe_on(fetching_gpu, &cases[0]);
     gpp_tensor x = {NULL, GPP_F32, 2, {0, 9}}, t = {NULL, GPP_F32, 2, {0, CLASSES}};
     double loss;
     OK(gpp_pipe_step(p, &x, &t, NULL, &loss, &err));
@@ -280,12 +281,12 @@ LOANS(a_batch_without_rows_lends_nothing)
 
 /* --- once ------------------------------------------------------------------------------------- */
 
-LOANS(a_piece_is_fetched_once_a_step_however_often_it_is_read)
+FETCHES(a_piece_is_fetched_once_a_step_however_often_it_is_read)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     enum { STEPS = 3 };
     for (int k = 0; k < CASES; k++) {
-        gpp_pipe *p = pipe_on(far_gpu, &cases[k]);
+        gpp_pipe *p = pipe_on(fetching_gpu, &cases[k]);
         static const int64_t rows[STEPS] = {ROWS, ROWS, ROWS};
         test_trace t = {0};
         test_train(p, STEPS, rows, &t);
@@ -300,14 +301,14 @@ LOANS(a_piece_is_fetched_once_a_step_however_often_it_is_read)
     }
 }
 
-LOANS(what_is_fetched_counts_as_planned_memory)
+FETCHES(what_is_fetched_counts_as_planned_memory)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     static const test_model large = {
         "inputs larger than all else", "linear out=1", 1, {4096}, "mse"};
-    const loan_case c = {"", large, 1, GPP_CHECKPOINT_NEVER, NULL, false};
+    const fetch_case c = {"", large, 1, GPP_CHECKPOINT_NEVER, NULL, false};
     size_t planned, peak, input = ROWS * 4096 * sizeof(float);
-    gpp_pipe *p = pipe_on(far_gpu, &c);
+    gpp_pipe *p = pipe_on(fetching_gpu, &c);
     test_trace t = {0};
     test_train(p, 2, (const int64_t[]){ROWS, ROWS}, &t);
     cr_assert_eq(gpp_pipe_memory(p, 0, &planned, &peak, NULL), GPP_OK);
@@ -319,11 +320,11 @@ LOANS(what_is_fetched_counts_as_planned_memory)
 }
 
 /* What is there before a step is there after it: parameters, and state of the optimizer. */
-LOANS(a_trace_counts_what_is_fetched_from_its_first_reader_to_its_last)
+FETCHES(a_trace_counts_what_is_fetched_from_its_first_reader_to_its_last)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     gpp_error err = GPP_ERROR_INIT;
-    gpp_pipe *p = pipe_on(far_gpu, &cases[0]);
+    gpp_pipe *p = pipe_on(fetching_gpu, &cases[0]);
     test_batch b = test_batch_new(p, ROWS, 1);
     gpp_trace *t;
     size_t most = 0;
@@ -370,9 +371,9 @@ static gpp_status wait_there(gpp_call *c)
     return GPP_OK;
 }
 
-LOANS(what_comes_next_is_fetched_while_the_gpu_works)
+FETCHES(what_comes_next_is_fetched_while_the_gpu_works)
 {
-    need_far_gpu();
+    need_fetching_gpu();
     gpp_operator op = user_operator(wait_there);
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *m;
