@@ -141,7 +141,7 @@ void gpp_pipe_free(gpp_pipe *p)
         free(p->flight[k].learn_attr);
     }
     free(p->learning.lr_schedule);
-    free(p->learning.first_of);
+    free(p->learning.learn_at);
     free(p);
 }
 

@@ -125,7 +125,7 @@ typedef struct gpp__learning {
     double base_lr;        /* before the lr_schedule */
     gpp__group *group;     /* [recipe->parameters] */
     gpp__learned *learned; /* [recipe->parameters] */
-    int *first_of;         /* [network->nodes] first parameter of an operator */
+    int *learn_at;         /* [network->nodes] first parameter of an operator */
 } gpp__learning;
 
 /** Where gpp_pipe_keep_losses wants unreduced losses (tensors.c). */

@@ -20,13 +20,13 @@ static gpp_status make_room(gpp_pipe *p, gpp__flight *f, gpp_error *err)
         f->learn_attr = calloc((size_t)p->recipe->parameters + 1, p->recipe->optimizer->attr_size);
     if (!f->learn_attr)
         return gpp__fail(err, GPP_ENOMEM, "learning rates of %d parameters", p->recipe->parameters);
-    if (p->learning.first_of)
+    if (p->learning.learn_at)
         return GPP_OK;
-    p->learning.first_of = calloc((size_t)p->recipe->network->nodes, sizeof *p->learning.first_of);
-    if (!p->learning.first_of)
+    p->learning.learn_at = calloc((size_t)p->recipe->network->nodes, sizeof *p->learning.learn_at);
+    if (!p->learning.learn_at)
         return gpp__fail(err, GPP_ENOMEM, "parameters of %d operators", p->recipe->network->nodes);
     for (int k = p->recipe->parameters - 1; k >= 0; k--)
-        p->learning.first_of[p->recipe->named[k].node] = k;
+        p->learning.learn_at[p->recipe->named[k].node] = k;
     return GPP_OK;
 }
 
@@ -64,7 +64,7 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
                              f->learn_attr + (size_t)k * p->recipe->optimizer->attr_size, err);
     f->job.learn_attr = f->learn_attr;
     f->job.learned = p->learning.learned;
-    f->job.learn_at = p->learning.first_of;
+    f->job.learn_at = p->learning.learn_at;
     f->job.learns = p->recipe->parameters;
     return status;
 }
