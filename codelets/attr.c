@@ -1,9 +1,9 @@
 /*
- * codelets/attr.c: attributes of operators, losses and optimizers: from numbers and words to an
- * attribute struct.
+ * codelets/attr.c: turns numbers and words into the attribute struct of an operator, a loss or an
+ * optimizer.
  *
  * Values are checked against a table of keys, whether they came from text (attr_parse.c) or from
- * the C interface. Strict: what is not understood is an error that names it, never a guess.
+ * the C interface. Anything not understood is an error that names it, never a guess.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,14 +16,14 @@
 
 /* --- setting ---------------------------------------------------------------------------------- */
 
-/* Numbers a key has room for. */
+/* How many numbers a key takes at most. */
 static int room_of(const gpp__key *key)
 {
     bool many = key->type == GPP__KEY_INT || key->type == GPP__KEY_REAL;
     return many && key->count > 1 ? key->count : 1;
 }
 
-/* NAN is "none". */
+/* An INT value as stored; NAN stands for the word "none". */
 static int64_t integer(double value)
 {
     return isnan(value) ? INT64_MIN : (int64_t)value;
@@ -93,7 +93,7 @@ static const char *list_choices(const gpp__key *key, char *out, size_t size)
     return out;
 }
 
-/* Letters to insert, delete or replace to make one word of the other (Levenshtein). */
+/* How many letters to insert, delete or replace to turn one word into the other (Levenshtein). */
 static size_t distance(const char *a, const char *b)
 {
     enum { LONGEST = 64 };
@@ -230,7 +230,7 @@ bool gpp__is_word(const char *text, size_t longest)
     return length >= 1 && length <= longest && text[length] == '\0';
 }
 
-/* A word, or an integer, which is as good a name. */
+/* A name is a word or an integer: "ns=2" is allowed. */
 static gpp_status set_name(const char *who, const gpp__key *key, void *attr, const gpp_attr *given,
                            gpp_error *err)
 {

@@ -1,8 +1,8 @@
 /*
  * codelets/attr_parse.c: "name key=1,2 key=word" from text.
  *
- * Reading knows nothing of tables of keys: it splits, and checks the form alone. It is linear in
- * the text and independent of the locale.
+ * The parser knows nothing of tables of keys: it splits the text and checks its form only. It takes
+ * time linear in the text and does not depend on the locale.
  */
 #define _GNU_SOURCE /* strtod_l */
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #define MAX_NUMBERS ((int)(sizeof((gpp_attr *)0)->v / sizeof(double)))
 
-/* Own classes of characters: those of <ctype.h> depend on the locale. */
+/* Not <ctype.h>: its classes of characters depend on the locale. */
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';
@@ -43,7 +43,7 @@ typedef struct reader {
     gpp_error *err;
 } reader;
 
-/* "'x'", "the end of the line", ...: what stands at `at`, for messages. */
+/* What stands at `at`, for messages: "'x'", "the end of the line", ... */
 static const char *found(const char *at, char out[24])
 {
     static const char hex[] = "0123456789abcdef";
@@ -72,7 +72,7 @@ static size_t word_length(const char *at)
     return n;
 }
 
-/* A word for a value may have '-' and '.' in it: it may be a name. */
+/* Unlike a key, a value may contain '-' and '.', because it may be a name. */
 static size_t value_length(const char *at)
 {
     size_t n = word_length(at);
@@ -81,7 +81,7 @@ static size_t value_length(const char *at)
     return n;
 }
 
-/* A word of the pool, or NULL when it is full. */
+/* Copies a word into the pool. NULL when the pool is full. */
 static const char *keep(reader *r, const char *from, size_t length)
 {
     if (length >= r->room)
@@ -124,7 +124,7 @@ static const char *number_end(const char *at)
     return end;
 }
 
-/* The number [at, end), whatever the application's locale takes for a decimal point. */
+/* Reads a number with '.' as its decimal point, whatever the application's locale says. */
 static bool convert(const char *at, double *value)
 {
     locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);

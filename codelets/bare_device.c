@@ -1,5 +1,5 @@
 /*
- * codelets/bare_device.c: CPU cores as a room (bare_device.h), and which room a device is.
+ * codelets/bare_device.c: CPU cores as a bare device (bare_device.h), and the bare device of a run.
  */
 #include "codelets/bare_device.h"
 
@@ -23,7 +23,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Touched by the thread that will use it. */
+/* The thread that will use the memory writes it first, so the kernel places its pages nearby. */
 static char *take_host(size_t bytes)
 {
     size_t rounded = gpp__align(bytes ? bytes : 1);

@@ -1,5 +1,6 @@
 /*
- * codelets/losses.c: the losses. A new one is a file in codelets/losses/ and a line here.
+ * codelets/losses.c: the list of losses. To add one, add a file in codelets/losses/ and a line
+ * here.
  */
 #include "codelets/loss.h"
 

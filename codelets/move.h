@@ -1,9 +1,10 @@
 /*
- * codelets/move.h: what cells do beside their operators, where they run: bytes set, copied and
- * added, norms; on CPU cores at once, on another device in the order of its other work.
+ * codelets/move.h: what a cell does beside running its operators: set, copy and add memory, compute
+ * norms. On CPU cores this happens at once. Another device queues it in the order of its other
+ * work.
  *
- * What goes wrong there is not said by these but by gpp__moved, which whoever runs a cell asks at
- * its end.
+ * These functions return no status, because a device's failure shows later. Whoever runs a cell
+ * asks gpp__moved at its end.
  */
 #ifndef GPP_CODELETS_MOVE_H
 #define GPP_CODELETS_MOVE_H
@@ -13,20 +14,21 @@
 #include "codelets/op.h"
 
 struct gpp__mover {
-    void (*begin)(const gpp__run *run); /* what went wrong before is not the cell's */
+    void (*begin)(const gpp__run *run); /* forget earlier failures: they are not this cell's */
     void (*zero)(const gpp__run *run, void *to, size_t bytes);
     void (*copy)(const gpp__run *run, void *to, const void *from, size_t bytes);
     void (*add)(const gpp__run *run, float *sum, const float *x, int64_t count);
-    gpp_status (*check)(const gpp__run *run); /* what is known to have gone wrong so far */
-    gpp_status (*wait)(const gpp__run *run);  /* until everything is done; then as check */
-    void *(*stream)(const gpp__run *run);     /* for functions of the caller's */
+    gpp_status (*check)(const gpp__run *run); /* the first failure known so far; does not wait */
+    gpp_status (*wait)(const gpp__run *run);  /* wait until all work is done, then as check */
+    void *(*stream)(const gpp__run *run);     /* the device's stream, for user functions */
 
     /** *sum = Σ x[k]², in double. @param room  [squares_room(count)] */
     gpp_status (*squares)(const gpp__run *run, const float *x, int64_t count, double *sum,
                           void *room);
     size_t (*squares_room)(int64_t count);
-    /** What gradients are to be multiplied by, from the sums of their squares: 1 unless clip_norm >
-     * 0 is less than the norm; NaN when skip_nonfinite and that is not finite. */
+    /** Compute the factor for the gradients from the sums of their squares. It is 1 unless
+     * clip_norm is > 0 and less than the norm, and NaN (no update) when skip_nonfinite is set and
+     * the norm is not finite. */
     gpp_status (*clip)(const gpp__run *run, const double *sums, int64_t count, double clip_norm,
                        bool skip_nonfinite, float *factor);
 };
@@ -39,7 +41,8 @@ static inline void gpp__zero(const gpp__run *run, void *to, size_t bytes)
         memset(to, 0, bytes);
 }
 
-/** Either may be memory of the host: from it what is there now is copied, to it what will be. */
+/** Copy; either address may be host memory. A host source is read during the call. A host
+ * destination is written when the device gets there. */
 static inline void gpp__copy_bytes(const gpp__run *run, void *to, const void *from, size_t bytes)
 {
     if (run->mover)
@@ -48,7 +51,7 @@ static inline void gpp__copy_bytes(const gpp__run *run, void *to, const void *fr
         memcpy(to, from, bytes);
 }
 
-/** sum[k] += x[k]; they do not overlap. */
+/** sum[k] += x[k]; the arrays do not overlap. */
 static inline void gpp__add_floats(const gpp__run *run, float *__restrict__ sum,
                                    const float *__restrict__ x, int64_t count)
 {

@@ -1,6 +1,6 @@
 /*
- * codelets/optimizers.c: the optimizers. A new one is a file in codelets/optimizers/ and a line
- * here.
+ * codelets/optimizers.c: the list of optimizers. To add one, add a file in codelets/optimizers/ and
+ * a line here.
  */
 #include "codelets/optimizer.h"
 

@@ -2,9 +2,9 @@
  * codelets/ops/activation.cu: functions of one number on CUDA: relu, relu6, leaky_relu, elu, gelu,
  * hardtanh, sigmoid, silu, softplus, tanh. Their formulas are at the top of their C files.
  *
- * Each is a pair of device functions; threads run them over tensors, four neighbours at a time.
- * Reading and writing memory once is what takes the time: even gelu's slope, the longest, is a few
- * dozen operations for 12 bytes. A NaN gives a NaN, as on the CPU.
+ * Each is a pair of device functions, which threads run over tensors, four neighbours at a time.
+ * Memory limits all of them: even gelu's slope, the longest, is a few dozen operations for 12
+ * bytes. A NaN gives a NaN, as on the CPU.
  */
 #include "codelets/ops/activation.h"
 
@@ -22,7 +22,8 @@ typedef struct numbers {
     float a, b;
 } numbers;
 
-/* y of x; x's gradient from `a`, which is x or y as the operator's backward_needs says, and y's. */
+/* y from x; and the gradient of x from that of y and from `a`, which is x or y as the operator's
+ * backward_needs says. */
 typedef float (*forward_fn)(numbers n, float x);
 typedef float (*backward_fn)(numbers n, float a, float grad);
 typedef numbers (*numbers_fn)(const void *attr);
@@ -270,7 +271,7 @@ const gpp__kernels gpp__cuda_softplus = {
 /* --- gelu: a is 1 where it is approximate. erfc and not 1 + erf, which cancels in the left tail.
  */
 
-/* What the sigmoid that stands for the distribution function is taken of. */
+/* The argument of the sigmoid that approximates the distribution function. */
 __device__ static inline float by_tanh(float x)
 {
     return 1.59576912160573071f * (x + 0.044715f * (x * x * x));

@@ -17,7 +17,7 @@
 
 #define GPP__ELEMENT GPP__HOST_DEVICE static inline __attribute__((always_inline))
 
-/* Attributes of those that have some. */
+/* Attributes of the activations that have some. */
 typedef struct gpp__leaky_relu_attr {
     double slope;
 } gpp__leaky_relu_attr;
@@ -35,7 +35,8 @@ typedef struct gpp__gelu_attr {
 } gpp__gelu_attr;
 enum { GPP__GELU_EXACT, GPP__GELU_TANH };
 
-/** `yes` or `no`, by bits: a conditional expression would often become a branch. */
+/** `yes` or `no`, selected by bit masks. A conditional expression would often become a branch,
+ * which keeps a loop from being vectorised. */
 GPP__ELEMENT float gpp__pick(bool condition, float yes, float no)
 {
     uint32_t mask = -(uint32_t)condition, a, b;
@@ -59,9 +60,10 @@ typedef struct gpp__exp_parts {
 } gpp__exp_parts;
 
 /**
- * exp(x + more) for -87 <= x <= 88 and a small `more`: n = round(x / ln 2), r = x - n ln 2 + more
- * (ln 2 in two parts, the first of which times n is exact), p = exp(r) - 1 by its Taylor series.
- * Adding and subtracting 1.5·2^23 rounds to an integer, which is then found in the lowest bits.
+ * exp(x + more) for -87 <= x <= 88 and a small `more`: n = round(x / ln 2), r = x - n ln 2 + more,
+ * p = exp(r) - 1 by its Taylor series. ln 2 is split into two parts, so that n times the first part
+ * is exact. Adding 1.5·2^23 rounds x / ln 2 to an integer and leaves n in the lowest bits;
+ * subtracting it again gives n as a float.
  */
 GPP__ELEMENT gpp__exp_parts gpp__exp_split(float x, float more)
 {
@@ -81,7 +83,7 @@ GPP__ELEMENT gpp__exp_parts gpp__exp_split(float x, float more)
     return (gpp__exp_parts){power, p};
 }
 
-/** exp(x), error 2e-7; below -87 (1.6e-38) and above 88 (1.6e38) as there. */
+/** exp(x), error 2e-7. Below -87 and above 88 it stays at the value there, 1.6e-38 and 1.6e38. */
 GPP__ELEMENT float gpp__exp(float x)
 {
     gpp__exp_parts e = gpp__exp_split(gpp__clamp(x, -87.0f, 88.0f), 0.0f);
@@ -115,15 +117,17 @@ GPP__ELEMENT float gpp__log1p(float u)
     return 2.0f * s + 2.0f * s * (p * q);
 }
 
-/** y = f(x) of `count` neighbours; and x's gradient from y's and `a`, which is x or y as the
- * operator's backward_needs says. Source and destination are the same memory or apart. */
+/** The loops of one activation over `count` neighbours: y = f(x), and the gradient of x from that
+ * of y and from `a`, which is x or y as the operator's backward_needs says. Source and destination
+ * are the same memory or do not overlap. */
 typedef struct gpp__activation {
     void (*forward)(const void *attr, const float *x, float *y, int64_t count);
     void (*backward)(const void *attr, const float *a, const float *grad_y, float *grad_x,
                      int64_t count);
 } gpp__activation;
 
-/** Kernels of an operator that is one: element by element, so cuts change no bit. */
+/** Kernels of an operator that is an activation. Elements are independent, so cutting the work
+ * changes no bit. */
 gpp_status gpp__activate(const gpp__activation *f, const gpp__kernel *kernel, const gpp__run *run,
                          const gpp__io *io);
 gpp_status gpp__activate_back(const gpp__activation *f, const gpp__kernel *kernel,

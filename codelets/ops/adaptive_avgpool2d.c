@@ -49,7 +49,7 @@ static gpp_status adaptive_avgpool2d_prepare(gpp__kernel *kernel, gpp_error *err
     return gpp__resample_prepare(kernel, window_of, err);
 }
 
-/* An addition for each input of each window. */
+/* One addition for each input of each window. */
 static double adaptive_avgpool2d_flops(const gpp__layer *layer)
 {
     double flops = (double)layer->in[0].dim[0];

@@ -1,8 +1,8 @@
 /*
  * codelets/ops/add.c: the sum of two or more tensors of one shape, from first to last.
  *
- * Every input's gradient is the output's. The sum may lie in the first input's memory and the first
- * gradient where the output's is.
+ * The gradient of every input is that of the output. The sum may share memory with the first input,
+ * and the first input's gradient with the output's.
  */
 #include "codelets/ops/internal.h"
 

@@ -4,8 +4,8 @@
  * Shapes as of maxpool2d: along each side
  *   out = floor((in + 2·padding - kernel) / stride) + 1
  * or, with ceil, the ceiling; a last window that would start in the right padding is dropped.
- * Padding counts as zeros: with count_include_pad=1 it is divided by all places of the window that
- * lie in the padded image, else by those in the image.
+ * Padding counts as zeros. With count_include_pad=1 the sum is divided by the number of places of
+ * the window that lie in the padded image, otherwise by the number of those in the image itself.
  */
 #include "codelets/ops/avgpool2d.h"
 #include "codelets/ops/resample.h"

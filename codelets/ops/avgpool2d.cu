@@ -2,12 +2,13 @@
  * codelets/ops/avgpool2d.cu: avgpool2d and adaptive_avgpool2d on CUDA: means over windows, which
  * are rectangles of the image. See the operators' files for the windows.
  *
- * A thread makes one output, in the backward one input, which it gathers from the windows that hold
- * it, in ascending order: sums as on CPU cores (resample.h), bit for bit. Where windows are large,
- * a block shares the windows of 32 neighbouring channels instead: each thread adds a part of the
- * pixels, and their sums are added by halves.
+ * Forward, a thread computes one output. Backward, a thread computes the gradient of one input, by
+ * adding what the windows that hold the input contribute, in ascending order. These are the sums of
+ * CPU cores (resample.h), bit for bit. With large windows there would be too few threads, so the
+ * threads of a block share the windows of 32 neighbouring channels: each adds a part of the pixels,
+ * and the partial sums are added by halves.
  *
- * Bound by memory: windows overlap in the cache.
+ * Bound by memory: what windows share is read from the cache.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/cuda/norms.h"
@@ -33,7 +34,7 @@ typedef struct pool {
 
 /* --- windows ---------------------------------------------------------------------------------- */
 
-/* k / by, and what is left. Divisions of 32 bits are several times faster. */
+/* k / by, and the remainder. Divides by 32 bits where it can, which is several times faster. */
 __device__ static inline int64_t divided(int64_t k, int64_t by, int64_t *left)
 {
     int64_t n = (k | by) >> 32 ? k / by : (int64_t)((uint32_t)k / (uint32_t)by);
@@ -55,7 +56,7 @@ __device__ static inline place place_of(int64_t k, int64_t height, int64_t width
     return at;
 }
 
-/* Inputs first ... end-1, all in the image, and what each counts. */
+/* Inputs first ... end-1, all in the image, and the weight of each. */
 typedef struct window {
     int64_t first, end;
     float weight;
@@ -118,7 +119,7 @@ __global__ static void average(pool p, const float *x, float *y)
     }
 }
 
-/* threadIdx.x: a channel, threadIdx.y: the pixels that a thread adds. */
+/* threadIdx.x is the channel; threadIdx.y selects the pixels that a thread adds. */
 __global__ static void average_large(pool p, const float *x, float *y)
 {
     __shared__ double room[WIDE * DEEP];
@@ -168,7 +169,7 @@ static pool pool_of(const gpp__kernel *kernel, axis_fn axis_of)
     return p;
 }
 
-/* Inputs of a window along an axis, at most or nearly so. */
+/* How many inputs a window has along an axis: the maximum, or a close estimate. */
 static int64_t side_of(const axis *a)
 {
     int64_t side = a->kernel ? a->kernel : (a->in + a->out - 1) / a->out;

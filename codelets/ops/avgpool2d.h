@@ -1,4 +1,4 @@
-/* codelets/ops/avgpool2d.h: what avgpool2d's kernels for all kinds of devices know of it. */
+/* codelets/ops/avgpool2d.h: attributes of avgpool2d, for its kernels on all devices. */
 #ifndef GPP_CODELETS_OPS_AVGPOOL2D_H
 #define GPP_CODELETS_OPS_AVGPOOL2D_H
 

@@ -3,22 +3,22 @@
  * channel, over samples (C), (C, L) and images (C, H, W). Ioffe, Szegedy, "Batch normalization",
  * ICML 2015.
  *
- * In training mean and (biased) variance are the micro-batch's own, over n numbers a channel; in
- * evaluation the running statistics, or its own again when none are tracked. Backward, with
- * x̂ = (x - mean) / std:
+ * In training, mean and (biased) variance are those of the micro-batch, over n numbers a channel.
+ * In evaluation they are the running statistics, or again those of the micro-batch when none are
+ * tracked. Backward, with x̂ = (x - mean) / std:
  *   dx = weight / std · (dy - mean(dy) - x̂ · mean(dy · x̂))   dweight = Σ dy · x̂   dbias = Σ dy
  *
- * Running statistics change in commit alone, from the records (count, mean_c, M2_c) that training
- * forwards leave, so neither recomputation nor a step that fails can touch them. With f = momentum,
- * or 1 / num_batches_tracked for momentum=none:
+ * Only commit changes the running statistics, from the records (count, mean_c, M2_c) that forwards
+ * in training leave. So neither recomputation nor a step that fails can change them. With f =
+ * momentum, or 1 / num_batches_tracked for momentum=none:
  *   plain     for each micro-batch in order: running = (1-f) · running + f · new, new variance
  *             M2 / (n-1), as in PyTorch
  *   deferred  once, from the whole mini-batch, its micro-batches merged by Chan, Golub, LeVeque,
  *             "Updating formulae and a pairwise algorithm for computing sample variances", 1979;
  *             new variance M2 / n: the biased one, as in torchgpipe
  *
- * Work is cut by lines (pixels of images, rows) or, for (C, L), by channels; partial sums are added
- * in the order of the units.
+ * Work is cut by lines (pixels of images, rows) or, for (C, L), by channels. Partial sums are added
+ * in the order of the units, so the result does not depend on which thread took which unit.
  */
 #include <math.h>
 #include <string.h>
@@ -185,7 +185,7 @@ typedef struct pass {
     const float *x, *dy;
     float *y;
     double *s1, *s2;          /* [channels], or partial sums [units][2][channels] from s1 on */
-    const float *around;      /* [channels] what sums of columns are taken around */
+    const float *around;      /* [channels] value subtracted before columns are summed */
     float *shift, *p, *q, *r; /* [channels] of the map or the mix */
 } pass;
 
@@ -201,7 +201,8 @@ static pass pass_of(const gpp__kernel *kernel)
     return p;
 }
 
-/* Sums of each channel, one double array behind the other, then the partial ones; coefficients. */
+/* Scratch: the sums of all channels (one double array after the other), the partial sums, and then
+ * the coefficients. */
 static size_t sums_bytes(const pass *p)
 {
     return gpp__align((size_t)(2 * (p->last ? p->units + 1 : 1) * p->channels) * sizeof(double));
@@ -227,7 +228,7 @@ static void use_scratch(pass *p, void *scratch)
     p->r = p->q + p->channels;
 }
 
-/* Moments of x, or with dy its products. */
+/* Sums the moments of x, or with dy the products of dy and x. */
 static void sum_unit(void *arg, int unit, int thread)
 {
     const pass *p = arg;
@@ -269,7 +270,7 @@ static void sums(pass *p, gpp__pool *pool)
             p->s1[c] += p->s1[2 * (u + 1) * C + c];
 }
 
-/* The map from x to y, or with dy the mix to dx. */
+/* Writes y from x, or with dy writes dx. */
 static void write_unit(void *arg, int unit, int thread)
 {
     const pass *p = arg;
@@ -302,9 +303,9 @@ static bool uses_running(const gpp__layer *layer, const gpp__run *run)
 }
 
 /*
- * One number a channel has no variance: the forward fails, which needs no may_fail: updates wait
- * for all backwards of their partition, these for the micro-batches' losses, and those for this
- * forward.
+ * A single number a channel has no variance, so the forward fails. That needs no may_fail: an
+ * update waits for all backwards of its partition, a backward waits for the loss of its
+ * micro-batch, and the loss waits for this forward.
  */
 gpp_status gpp__batchnorm_too_few(const gpp__layer *layer, gpp_error *err)
 {
@@ -316,7 +317,7 @@ gpp_status gpp__batchnorm_too_few(const gpp__layer *layer, gpp_error *err)
                            gpp__desc_text(&layer->in[0], text, sizeof text));
 }
 
-/* Mean and squares of x, into s1 and s2. */
+/* Leaves mean and Σ (x - mean)² of every channel in s1 and s2. */
 static gpp_status own_statistics(pass *p, const gpp__kernel *kernel, const gpp__run *run)
 {
     const gpp__layer *layer = kernel->layer;
@@ -394,7 +395,8 @@ static void write_grads(const pass *p, const gpp__layer *layer, const double *rs
     }
 }
 
-/* Sums of dy and of dy · (x - mean), for the float next to the mean and then for the mean. */
+/* Sums of dy and of dy · (x - mean). They are taken around the float nearest to the mean, and then
+ * corrected for the mean itself. */
 static void backward_sums(pass *p, const double *mean, gpp__pool *pool)
 {
     for (int64_t c = 0; c < p->channels; c++)

@@ -1,9 +1,9 @@
 /*
- * codelets/ops/batchnorm.cu: batchnorm on CUDA: one set of numbers a channel, the micro-batch
- * (cuda/norms.h). What is saved is each channel's mean and 1/std. Records of statistics, and what
- * commit makes of them, are as batchnorm.c says, number by number in the same order.
+ * codelets/ops/batchnorm.cu: batchnorm on CUDA. The micro-batch is the one set of cuda/norms.h.
+ * Each channel's mean and 1/std are saved. Records of statistics, and what commit does with them,
+ * are those of batchnorm.c, number by number in the same order.
  *
- * Bound by memory, see norms.cu. Commit has a thread for a channel: it is run once a step.
+ * Bound by memory, see norms.cu. Commit uses only one thread a channel, since it runs once a step.
  */
 #include "codelets/cuda/norms.h"
 #include "codelets/op.h"
@@ -162,7 +162,7 @@ __global__ static void update_channels(running r)
     }
 }
 
-/* After the channels, which read what was counted before. */
+/* Runs after the channels have been updated, because they read the previous count. */
 __global__ static void count_updates(running r)
 {
     int64_t updates = 0;

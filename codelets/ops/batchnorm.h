@@ -1,4 +1,5 @@
-/* codelets/ops/batchnorm.h: what batchnorm's kernels for all kinds of devices know of it. */
+/* codelets/ops/batchnorm.h: attributes and parameters of batchnorm, for its kernels on all devices.
+ */
 #ifndef GPP_CODELETS_OPS_BATCHNORM_H
 #define GPP_CODELETS_OPS_BATCHNORM_H
 
@@ -13,7 +14,8 @@ typedef struct gpp__batchnorm_attr {
     bool affine, track, deferred;
 } gpp__batchnorm_attr;
 
-/* In the layer's list, where it has them: weight and bias with affine, the others with track. */
+/* Parameters and buffers. A layer has weight and bias only with affine, the others only with track.
+ */
 enum {
     GPP__BATCHNORM_WEIGHT,
     GPP__BATCHNORM_BIAS,
@@ -22,7 +24,7 @@ enum {
     GPP__BATCHNORM_TRACKED
 };
 
-/** Where a parameter is in the layer's list; -1: it has none. */
+/** Index of a parameter in the layer's list; -1: the layer does not have it. */
 static inline int gpp__batchnorm_index(const gpp__layer *layer, int which)
 {
     const gpp__batchnorm_attr *attr = (const gpp__batchnorm_attr *)layer->attr;
@@ -31,7 +33,7 @@ static inline int gpp__batchnorm_index(const gpp__layer *layer, int which)
     return attr->track ? which - (attr->affine ? 0 : 2) : -1;
 }
 
-/** The failure of a normalisation by statistics of one number. */
+/** Fails: statistics of a single number cannot normalise. */
 gpp_status gpp__batchnorm_too_few(const gpp__layer *layer, gpp_error *err);
 
 #ifdef __cplusplus

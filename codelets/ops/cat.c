@@ -5,8 +5,9 @@
  *   split dim=D parts=K  x -> K tensors, each an equal share of D, in order
  *
  * D counts as in PyTorch: 0 is the batch, which may not be cut here, -1 the last. In memory a
- * tensor is [outer][D][inner] (images are channels-last, so channels are innermost): for each row
- * and outer index, the parts lie side by side. Each one's backward is the other's forward.
+ * tensor is [outer][D][inner] (images are channels-last, so channels are innermost). For each row
+ * and outer index, the parts lie side by side. The backward of cat is the forward of split, and
+ * vice versa.
  */
 #include "codelets/ops/cat.h"
 #include "codelets/ops/internal.h"
@@ -35,8 +36,8 @@ static int axis_of(const gpp__layer *layer, const gpp__desc *desc)
     return axis;
 }
 
-/* The large tensor and the parts that lie side by side in it. A part that is NULL is zeros on the
- * way in and not wanted on the way out. */
+/* The large tensor and the parts that lie side by side in it. A NULL part counts as zeros when
+ * parts are joined, and is skipped when they are cut out. */
 typedef struct parts {
     const gpp__desc *whole, *part;
     int count;
@@ -95,7 +96,7 @@ static gpp_status cat_infer(gpp__layer *layer, gpp_error *err)
     return GPP_OK;
 }
 
-/* Kernels read through these pointers what they are only lent. */
+/* Drops the const of the inputs: joining only reads the parts. */
 static gpp_status cat_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     const gpp__layer *layer = kernel->layer;

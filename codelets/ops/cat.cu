@@ -20,8 +20,8 @@ static int axis_of(const gpp__layer *layer)
     return axis;
 }
 
-/* Copies `count` tensors that lie side by side in a large one there, NULL being zeros; or copies
- * those that are wanted out of it. */
+/* Copies `count` tensors to their places side by side in a large one (a NULL tensor as zeros), or
+ * copies the wanted ones out of it. */
 static gpp_status put_all(const gpp__kernel *kernel, const gpp__run *run, const gpp__desc *whole,
                           const gpp__desc part[], int count, void *big, const void *const small[])
 {

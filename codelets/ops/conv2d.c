@@ -3,8 +3,8 @@
  *
  * Shapes: x (rows, C, H, W), W (out, C/groups, kH, kW), b (out), y (rows, out, H', W') with
  *   out = floor((in + 2·padding - dilation·(kernel-1) - 1) / stride) + 1.
- * oneDNN has all of it (cpu/dnnl.h); on some machines dW is made by cpu/conv.h instead. How work is
- * cut and gradients are added up: convolution.h.
+ * oneDNN computes all of it (cpu/dnnl.h), except that on some machines cpu/conv.h computes dW.
+ * convolution.h explains how work is cut and gradients are added up.
  */
 #include <string.h>
 
@@ -54,7 +54,8 @@ static double conv2d_flops(const gpp__layer *layer)
     return 2 * (double)gpp__desc_count(&layer->out[0]) * gpp__convolution_fan(layer);
 }
 
-/* Where oneDNN's weights gradient is slow: without AVX-512, and neither 1 x 1 nor depthwise. */
+/* True where oneDNN computes the weights' gradient slowly: without AVX-512, unless the convolution
+ * is 1 x 1 or depthwise. */
 static bool own_gradient(const gpp__dnnl_conv *conv, const gpp__conv_shape *shape)
 {
     const char *name = gpp__dnnl_conv_name(conv, GPP__CONV_WEIGHTS);

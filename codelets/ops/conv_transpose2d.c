@@ -1,6 +1,6 @@
 /*
- * codelets/ops/conv_transpose2d.c: the transposed convolution, plus b: what conv2d's backward does
- * to a gradient, as a layer.
+ * codelets/ops/conv_transpose2d.c: the transposed convolution, plus b. As a layer it does what the
+ * backward of conv2d does to a gradient.
  *
  * Shapes: x (rows, C, H, W), W (C, out/groups, kH, kW), b (out), y (rows, out, H', W') with
  *   out' = (in - 1)·stride - 2·padding + dilation·(kernel-1) + output_padding + 1,
@@ -10,8 +10,8 @@
  *   backward, data     dx = the convolution of dy
  *   backward, weights  dW = its weights' gradient, where dy is the image and x the gradient
  *
- * all of which oneDNN has (cpu/dnnl.h), but for b. How work is cut and gradients are added up:
- * convolution.h.
+ * oneDNN computes all of these (cpu/dnnl.h), except for b. convolution.h explains how work is cut
+ * and gradients are added up.
  */
 #include "codelets/cpu/vectorised.h"
 #include "codelets/ops/convolution.h"
@@ -57,7 +57,7 @@ static gpp_status transposed_infer(gpp__layer *layer, gpp_error *err)
     return status;
 }
 
-/* The fan is the number of products in which one input element is. */
+/* The fan is the number of products that one input element takes part in. */
 static double transposed_flops(const gpp__layer *layer)
 {
     return 2 * (double)gpp__desc_count(&layer->in[0]) * gpp__convolution_fan(layer);
@@ -71,7 +71,7 @@ VECTORISED static void add_bias(const float *restrict bias, float *restrict y, i
             y[k * channels + c] += bias[c];
 }
 
-/* Sums over the pixels of a line, then over lines: short sums lose less. */
+/* Sums the pixels of each line, then the lines: short sums lose less to rounding. */
 VECTORISED static void sum_pixels(const float *restrict dy, int64_t lines, int64_t width,
                                   int64_t channels, float *restrict db)
 {

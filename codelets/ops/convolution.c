@@ -1,9 +1,9 @@
 /*
  * codelets/ops/convolution.c: what conv2d and conv_transpose2d share.
  *
- * A store keeps the convolution's layouts, a kernel its three ways for units of unit_rows rows and
- * for a last unit of fewer. What a way writes is its own rows', or a unit's own partial sum, so
- * threads share nothing but what they read.
+ * A store keeps the layouts of the weights. A kernel keeps the three ways, compiled for units of
+ * unit_rows rows and for a shorter last unit. A unit writes only its own rows or its own partial
+ * sum, so threads share only what they read.
  */
 #include "codelets/ops/convolution.h"
 
@@ -130,7 +130,7 @@ static gpp_status make_own_gradient(conv_store *s, const gpp__layer *layer,
 {
     gpp_status status = gpp__conv_grad_new(&s->grad, shape, NULL);
     if (status == GPP_OK || status == GPP_EUNSUPPORTED)
-        return GPP_OK; /* oneDNN's, when unsupported */
+        return GPP_OK; /* when it is unsupported, oneDNN computes dW */
     return gpp__fail_layer(err, status, layer->index, "%s (layer %d, \"%s\"): tables",
                            layer->op->name, layer->index, layer->label);
 }
@@ -235,7 +235,7 @@ static gpp_status prepare_way(conv_kernel *k, const gpp__kernel *kernel, gpp__co
     return GPP_OK;
 }
 
-/* Partial sums of gradients that exist at the same time. */
+/* How many partial sums of gradients exist at the same time. */
 static int slots(const gpp__kernel *kernel)
 {
     const conv_kernel *k = kernel->impl;
@@ -279,7 +279,8 @@ typedef struct pass {
     _Atomic int failed;
 } pass;
 
-/* Where unit `u` of the wave puts its partial sum: the very first one needs no addition. */
+/* Where unit `u` of the wave puts its partial sum. The very first unit writes the gradients
+ * themselves, since there is nothing to add to. */
 static char *partial_of(const pass *p, int u)
 {
     if (p->assign && p->first + u == 0)
@@ -294,7 +295,7 @@ static void run_dnnl(pass *p, int64_t rows, int thread, const gpp__dnnl_args *ar
         atomic_store(&p->failed, 1);
 }
 
-/* `args` has images, maps and scratch of the unit. */
+/* `args` already holds the unit's images, maps and scratch. */
 static void weights_of_unit(pass *p, int unit, int64_t rows, const float *y, int thread,
                             gpp__dnnl_args *args)
 {

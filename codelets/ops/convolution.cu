@@ -1,11 +1,11 @@
 /*
- * codelets/ops/convolution.cu: conv2d and conv_transpose2d on a device. Each of a layer's ways is
- * one of a convolution's (convolution.h); those are in cuda/conv.h.
+ * codelets/ops/convolution.cu: conv2d and conv_transpose2d on a device. convolution.h says which
+ * way of a convolution each way of a layer is; cuda/conv.h computes them.
  *
  * Packed: W as (out, kH, kW, in/groups), for all ways. Gradients: dW like that, then db.
  *
- * Limits: the convolutions; bias and its gradient are passes over y and dy, bound by memory;
- * packing reads with a stride, once a step.
+ * Limited by the convolutions. The bias and its gradient are passes over y and dy, bound
+ * by memory. Packing reads with a stride, but only once a step.
  */
 #include "codelets/cuda/conv.h"
 #include "codelets/cuda/gemm.h"
@@ -145,7 +145,7 @@ static void release(gpp__kernel *kernel)
     kernel->impl = NULL;
 }
 
-/* Of x and y, or their gradients. */
+/* The arguments for x and y, or for their gradients. */
 static gpp__cuda_conv_args args_of(const gpp__io *io, bool transposed, const void *x, const void *y)
 {
     gpp__cuda_conv_args args = {NULL, NULL};

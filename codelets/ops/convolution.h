@@ -10,13 +10,13 @@
  *   backward, data     DATA               FORWARD
  *   backward, weights  WEIGHTS            WEIGHTS, then the bias's gradient is summed
  *
- * In memory images are channels-last, and weights and their gradients have a layout of the kernels'
- * choosing, the same for every number of rows: no micro-batch converts anything.
+ * In memory images are channels-last. Weights and their gradients have a layout that the kernels
+ * choose, the same for every number of rows, so that no micro-batch converts anything.
  *
  * Work is cut into units of whole rows, by flops. Forward and the data gradient write each row
- * once. The weights' gradients of units are partial sums; they are added to the gradients in the
- * order of the units, as many at a time as there are threads, so that neither the sum nor (beyond
- * one partial sum a thread) the memory depends on how many run.
+ * once. Each unit makes a partial sum of the weights' gradients. The partial sums are added to the
+ * gradients in the order of the units, in waves of as many units as there are threads. So the sum
+ * does not depend on the number of threads, and the memory is one partial sum a thread.
  */
 #ifndef GPP_CODELETS_OPS_CONVOLUTION_H
 #define GPP_CODELETS_OPS_CONVOLUTION_H
@@ -38,7 +38,7 @@ typedef struct gpp__convolution_attr {
         .count = numbers, .min = lo, .max = INT32_MAX / 4, .required = given,                      \
         .fallback = otherwise                                                                      \
     }
-/** Entries of gpp_op.keys; an operator's own stand between them. */
+/** Entries of gpp_op.keys; an operator puts its own keys between them. */
 #define GPP__CONVOLUTION_SIZES                                                                     \
     GPP__CONVOLUTION_KEY(out, 1, 1, true, 0), GPP__CONVOLUTION_KEY(kernel, 2, 1, true, 0),         \
         GPP__CONVOLUTION_KEY(stride, 2, 1, false, 1),                                              \
@@ -50,27 +50,28 @@ typedef struct gpp__convolution_attr {
         .count = 1, .max = 1, .fallback = 1                                                        \
     }
 
-/** Fails unless the layer has one float image whose channels, and those of the output, the groups
- * divide. */
+/** Fails unless the layer has one float image, and unless the groups divide the channels of both
+ * the image and the output. */
 gpp_status gpp__convolution_expect(const gpp__layer *layer, gpp_error *err);
-/** The output, of height and width `side`; and parameters: weight (first, second, kH, kW), bias. */
+/** Sets the output, of height and width `side`, and adds the parameters weight (first, second, kH,
+ * kW) and bias. */
 void gpp__convolution_shapes(gpp__layer *layer, const int64_t side[2], int64_t first,
                              int64_t second);
-/** Products of the weight's dimensions but the first. */
+/** The product of all dimensions of the weight but the first. */
 double gpp__convolution_fan(const gpp__layer *layer);
-/** gpp_op.init. PyTorch's bound: 1/√ of the above. */
+/** gpp_op.init, with PyTorch's bound: 1/√fan. */
 void gpp__convolution_init(const gpp__layer *layer, int p, uint64_t seed, float *value);
 /** The convolution between descriptions of its image and its map. */
 gpp__conv_shape gpp__convolution_shape(const gpp__layer *layer, const gpp__desc *image,
                                        const gpp__desc *map);
 
-/** How an operator is a convolution. Tensors of the functions are channels-last. */
+/** How an operator is computed by a convolution. Tensors of these functions are channels-last. */
 typedef struct gpp__convolution {
     bool transposed; /* x is the map, y the image */
-    /** Where dW is made by cpu/conv.h and not by oneDNN. NULL: nowhere */
+    /** True where cpu/conv.h computes dW instead of oneDNN. NULL: nowhere */
     bool (*own_gradient)(const gpp__dnnl_conv *conv, const gpp__conv_shape *shape);
-    /** The bias where oneDNN does without: y += bias; db = sums over `lines` of `width` pixels.
-     * NULL: oneDNN does it */
+    /** Add the bias where oneDNN does not: y += bias, and db = sums over `lines` lines of `width`
+     * pixels. NULL: oneDNN does it */
     void (*add_bias)(const float *bias, float *y, int64_t pixels, int64_t channels);
     void (*sum_pixels)(const float *dy, int64_t lines, int64_t width, int64_t channels, float *db);
 } gpp__convolution;
@@ -78,8 +79,8 @@ typedef struct gpp__convolution {
 /** gpp_op.store_init; `how` outlives the store. */
 gpp_status gpp__convolution_store_init(gpp__store *store, const gpp__convolution *how,
                                        const gpp__conv_shape *shape, int64_t rows, gpp_error *err);
-/* The others of gpp_op. Packed: the weights for forward, then for the data gradient, unless they
- * are the same. Gradients: dW, then db. */
+/* The other functions of gpp_op. Packed are the weights for the forward, followed by those for the
+ * data gradient unless they are the same. Gradients are dW, then db. */
 void gpp__convolution_store_release(gpp__store *store);
 gpp_status gpp__convolution_pack(const gpp__store *store, const gpp__run *run, const char *params,
                                  char *packed);

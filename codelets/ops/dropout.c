@@ -3,17 +3,17 @@
  * element of any shape (dropout), or for each channel of an image (dropout2d: Tompson et al.,
  * "Efficient object localization using convolutional networks", CVPR 2015).
  *
- * keep is a function of (seed, step, operator, element), element being counted in memory order (of
- * dropout2d: row times channels plus channel) from the first row of the mini-batch: it depends
- * neither on how that is cut into micro-batches or partitions nor on threads, and the backward
- * computes it again instead of storing it. Rows that every micro-batch has all of (GPP_ROWS_FIXED)
- * count anew in each micro-batch. Srivastava et al., "Dropout", JMLR 15 (2014).
+ * keep is a function of (seed, step, operator, element). Elements are counted in memory order from
+ * the first row of the mini-batch; for dropout2d the number is row times channels plus channel. So
+ * keep depends neither on threads nor on how the mini-batch is cut into micro-batches or
+ * partitions, and the backward computes it again instead of storing it. Tensors with fixed rows
+ * (GPP_ROWS_FIXED) count anew in each micro-batch. Srivastava et al., "Dropout", JMLR 15 (2014).
  *
  * Numbers are Philox-4x32-10 (cpu/philox.h) with key = seed and the counter
  *
  *     hi = stream:8 | id:24 | step:32        lo = number of the call
  *
- * (id the operator's; the step's upper half, should a run get there, is folded into the key).
+ * (id is the operator's; the upper half of the step's number is folded into the key).
  * Element e is in block b = e / 32 of eight calls; its bits are word (e % 32) / 8 of call 8·b + e %
  * 8, which puts neighbouring elements into neighbouring lanes of a vector. It is kept when the
  * upper 24 bits are at least p·2^24.
@@ -74,8 +74,8 @@ static void drop_blocks_plain(const mask *m, uint64_t block, int64_t count, cons
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
 
-/* One word of four calls, in the lower halves of 64-bit lanes: what the multiplier takes. The upper
- * halves hold rubbish, which nothing reads. */
+/* One word of four calls, in the lower halves of 64-bit lanes, which is where the multiplier takes
+ * it from. Nothing reads the upper halves. */
 typedef struct counters {
     __m256i w[4];
 } counters;
@@ -95,8 +95,8 @@ AVX2 static inline __attribute__((always_inline)) counters turn(counters c, __m2
     return (counters){{w0, p1, w2, p0}};
 }
 
-/* Calls 0, 2, 4, 6 of a block in one set of counters, 1, 3, 5, 7 in the other: their results
- * interleave without a permutation. */
+/* Calls 0, 2, 4, 6 of a block go into one set of counters and 1, 3, 5, 7 into the other, because
+ * their results then interleave without a permutation. */
 AVX2 static void drop_blocks_avx2(const mask *m, uint64_t block, int64_t count, const float *x,
                                   float *y)
 {

@@ -1,13 +1,13 @@
 /*
  * codelets/ops/dropout.cu: dropout and dropout2d on CUDA, with the mask of dropout.c bit for bit.
  *
- * A thread computes one call of Philox and multiplies the four elements that it decides about.
- * Eight neighbouring threads so have eight neighbouring elements at a time, a whole sector of
- * memory. Ten rounds of two wide multiplications for four elements are close to what the integer
- * units do while 32 bytes are moved: memory and arithmetic limit it about equally.
+ * A thread computes one call of Philox and multiplies the four elements that this call decides
+ * about. At any time eight neighbouring threads work on eight neighbouring elements, a whole sector
+ * of memory. Ten rounds of two wide multiplications for four elements take the integer units about
+ * as long as moving 32 bytes takes, so memory and arithmetic limit the kernel about equally.
  *
- * Of dropout2d the factors of all channels come first, into scratch, and then everything is
- * multiplied by them, which memory limits.
+ * dropout2d first writes the factors of all channels to scratch, then multiplies everything by
+ * them; memory limits that.
  */
 #include "codelets/ops/dropout.h"
 

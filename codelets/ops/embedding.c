@@ -8,8 +8,8 @@
  * Backward adds the rows of dy to those of dW in the order of the indices. It is cut by columns, so
  * that no two units write to one element, however often an index occurs.
  *
- * An index out of range fails the forward; that needs no may_fail, since no backward of that
- * micro-batch can run and so no update.
+ * An index out of range fails the forward. That needs no may_fail: no backward of that micro-batch
+ * can run, and so no update.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /*
  * codelets/ops/embedding.cu: rows of a table, picked by indices, on CUDA.
  *
- * Forward copies rows, which memory limits. Nobody waits for the device here, so an index out of
- * range cannot fail the call as it does on the CPU: its row of y is NaN, and it has no gradient.
+ * Forward copies rows, which memory limits. The host does not wait for the device here, so an index
+ * out of range cannot fail the call as it does on the CPU. Instead its row of y is NaN, and it gets
+ * no gradient.
  *
  * Backward adds the rows of dy to those of dW in the order of the indices, as the CPU does, with
  * the same bits. For that, positions are sorted by index, stably: by counting, eight bits at a time
@@ -10,10 +11,10 @@
  * Programming 3, 5.2.5). Then a block takes each run of equal indices and sums its rows, a column a
  * thread.
  *
- * A pass of the sort takes three launches; its work is a comparison for each position and digit
- * value, so a launch's latency limits it up to some 100,000 positions. Summing is limited by
- * memory, unless one index has a large part of the positions: then by the latency of its run, eight
- * rows at a time. Assigning gradients writes the whole table.
+ * A pass of the sort takes three launches. Its work is a comparison for each position and digit
+ * value, so up to some 100,000 positions the latency of the launches limits it. Memory limits the
+ * summing, unless one index has a large part of the positions. Then the latency of that index's run
+ * does, eight rows at a time. Assigning gradients writes the whole table.
  */
 #include "codelets/ops/embedding.h"
 
@@ -110,8 +111,8 @@ static __global__ void count_digits(sort s)
     s.places[blockIdx.x * (int64_t)VALUES + value] = found;
 }
 
-/* From how often to where the first goes: smaller values come first, and then earlier tiles. One
- * block. */
+/* Turns the counts into the place of the first entry of each value and tile: by value, then by
+ * tile. Runs in one block. */
 static __global__ void sum_digits(sort s)
 {
     __shared__ int32_t total[VALUES];
@@ -200,7 +201,7 @@ __device__ static inline float sum_run(const scatter *s, int64_t start, int64_t 
     return sum;
 }
 
-/* A block for each position; those where no run begins have nothing to do. */
+/* There is a block for each position. A block at which no run begins has nothing to do. */
 static __global__ void add_runs(scatter s)
 {
     int64_t start = blockIdx.x;

@@ -1,9 +1,9 @@
 /*
  * codelets/ops/flatten.c: a sample of any shape as a vector, in the order of its indices.
  *
- * Nothing moves in memory but images: these are kept channels-last, their vector is (C, H, W). So
- * the forward is the conversion to channels-first that programs use at the end of a model, and the
- * backward the one to channels-last.
+ * Only images move in memory: they are kept channels-last, but their vector is (C, H, W). So the
+ * forward is the conversion to channels-first that programs use at the end of a model, and the
+ * backward is the conversion to channels-last.
  */
 #include "codelets/op.h"
 

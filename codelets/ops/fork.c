@@ -1,8 +1,8 @@
 /*
  * codelets/ops/fork.c: one tensor as several values of a network, all of them views.
  *
- * Networks put it where a tensor is wanted several times. No kernel runs: in memory the outputs are
- * the input, and whoever runs the network adds their gradients up, in the order of the outputs.
+ * Networks insert it where several operators read one tensor. No kernel runs: in memory the outputs
+ * are the input. Whoever runs the network adds up the gradients, in the order of the outputs.
  */
 #include "codelets/ops/internal.h"
 
