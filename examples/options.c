@@ -17,7 +17,7 @@ static const char help[] =
     "  --chunks M         micro-batches that a mini-batch is cut into (4)\n"
     "  --checkpoint MODE  always, except_last or never: which micro-batches are recomputed\n"
     "                     instead of kept (except_last)\n"
-    "  --schedule NAME    order of tasks: gpipe, 1f1b, interleaved, zb-h1 or auto (gpipe)\n"
+    "  --schedule NAME    order of tasks (gpipe); the names are below\n"
     "  --balance A,B,...  layers of each partition, 11 in all (4,7 for two, else automatic)\n"
     "  --batch B          images of a mini-batch (256)\n"
     "  --epochs E         times to go through all images (3)\n"
@@ -121,6 +121,15 @@ static gpp_checkpoint mode(const char *text)
     return checkpoint;
 }
 
+static void print_help(void)
+{
+    fputs(help, stdout);
+    fputs("\nSchedules:", stdout);
+    for (size_t k = 0; gpp_schedule_name(k); k++)
+        printf(" %s", gpp_schedule_name(k));
+    putchar('\n');
+}
+
 static void read_one(options *o, int which, const char *text, int *balanced)
 {
     switch (which) {
@@ -158,7 +167,7 @@ static void read_one(options *o, int which, const char *text, int *balanced)
         o->limit = whole("limit", text, 60000);
         return;
     case HELP:
-        fputs(help, stdout);
+        print_help();
         exit(0);
     default: /* getopt has printed what is wrong */
         fputs("fashion_mnist: --help lists the options\n", stderr);

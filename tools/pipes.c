@@ -24,6 +24,23 @@ static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_ANY_ALGORITHM] = "cuda_any_algorithm",
 };
 
+/* The names come from the library, so that a new schedule is in the help at once. */
+static const char *schedule_help(void)
+{
+    enum { WIDTH = 50 };
+    static char text[512];
+    const char *name;
+    size_t at = (size_t)snprintf(text, sizeof text, "the order of tasks:"), line = 0;
+    for (size_t k = 0; (name = gpp_schedule_name(k)) && at < sizeof text; k++) {
+        bool full = at - line + strlen(name) + 2 > WIDTH;
+        line = full ? at : line;
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s,", full ? "\n" : " ", name);
+    }
+    if (at < sizeof text)
+        snprintf(text + at, sizeof text - at, "\nor \"table:...\" (gpipe)");
+    return text;
+}
+
 void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
 {
     static const tool_option table[TOOL_PIPE_OPTIONS] = {
@@ -58,9 +75,7 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          0, 0},
         {"ascending-backward", TOOL_WORD, NULL, "0|1", "backwards in the forwards' order (0)", 0,
          0},
-        {"schedule", TOOL_WORD, NULL, "NAME",
-         "the order of tasks: gpipe, 1f1b, interleaved, zb-h1,\nauto, or \"table:...\" (gpipe)", 0,
-         0},
+        {"schedule", TOOL_WORD, NULL, "NAME", "" /* schedule_help */, 0, 0},
         {"cuda-math", TOOL_WORD, NULL, "NAME", "what products on GPUs use: f32, tf32, bf16 (f32)",
          0, 0},
         {"cuda-any-algorithm", TOOL_WORD, NULL, "0|1",
@@ -77,6 +92,9 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
+    for (int k = 0; k < TOOL_PIPE_OPTIONS; k++)
+        if (out[k].name && !strcmp(out[k].name, keys[TOOL_SCHEDULE]))
+            out[k].help = schedule_help();
     out[TOOL_PIPE_KEYS + 1].into = &args->text;
 }
 
