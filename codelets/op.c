@@ -41,14 +41,6 @@ const char *gpp__desc_text(const gpp__desc *d, char *out, size_t size)
     return out;
 }
 
-const gpp_op *gpp__op_find(const char *name)
-{
-    for (const gpp_op *const *op = gpp__ops; *op; op++)
-        if (!strcmp((*op)->name, name))
-            return *op;
-    return NULL;
-}
-
 gpp_status gpp__expect_float(const gpp__layer *layer, int lo, int hi, gpp_error *err)
 {
     const char *name = layer->op->name;

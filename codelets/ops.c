@@ -4,6 +4,8 @@
  */
 #include "codelets/op.h"
 
+#include <string.h>
+
 #define GPP__OP_LIST(X)                                                                            \
     X(gpp_op_linear)                                                                               \
     X(gpp_op_conv2d)                                                                               \
@@ -55,4 +57,12 @@ const char *gpp_op_name(size_t k)
 {
     size_t count = sizeof gpp__ops / sizeof *gpp__ops - 1;
     return k < count ? gpp__ops[k]->name : NULL;
+}
+
+const gpp_op *gpp__op_find(const char *name)
+{
+    for (const gpp_op *const *op = gpp__ops; *op; op++)
+        if (!strcmp((*op)->name, name))
+            return *op;
+    return NULL;
 }
