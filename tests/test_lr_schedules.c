@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/recipe/lr_schedule.h"
+#include "tests/support.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
@@ -252,4 +253,25 @@ Test(lr_schedules, wrong_calls_are_refused)
     memset(longest, 'x', sizeof longest - 1);
     cr_expect_eq(gpp_lr_schedule_rate(longest, 0, 1, &rate, NULL), GPP_ESYNTAX);
     cr_expect_eq(rate, 5);
+}
+
+/* What orders tasks needs no optimizer, what changes the rate does. */
+Test(lr_schedules, only_an_lr_schedule_needs_an_optimizer)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_model *model = test_model_text("linear out=2");
+    gpp_pipe *pipe;
+    cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, (int64_t[]){3}, &err), GPP_OK);
+    o.loss = "mse";
+    o.lr_schedule = "step size=3";
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "lr_schedule") && strstr(err.msg, "optimizer"), "%s", err.msg);
+    cr_expect_null(pipe);
+    o.lr_schedule = NULL;
+    o.schedule = "1f1b";
+    gpp_error_clear(&err);
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+    gpp_pipe_free(pipe);
+    gpp_model_free(model);
 }

@@ -354,7 +354,7 @@ Test(resume, a_state_that_does_not_fit_is_refused_and_changes_nothing)
         const char *says;
     } cases[] = {
         {NULL, "gridpipe.state", NULL, GPP_ENOENT, "no training state"},
-        {NULL, "gridpipe.state", "2", GPP_EUNSUPPORTED, "version \"2\""},
+        {NULL, "gridpipe.state", "1", GPP_EUNSUPPORTED, "version \"1\""},
         {NULL, "gridpipe.loss", NULL, GPP_ENOENT, "no word \"gridpipe.loss\""},
         {NULL, "gridpipe.loss", "mse", GPP_EINVAL,
          "loss: \"mse\" in the state, \"cross_entropy\" in this pipe"},

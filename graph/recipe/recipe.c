@@ -88,8 +88,8 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
     if (!(o->clip_norm >= 0) || isinf(o->clip_norm))
         return gpp__fail(err, GPP_EINVAL, "clip_norm must be > 0, or 0 for none, got %g",
                          o->clip_norm);
-    if (o->schedule && !o->optimizer)
-        return gpp__fail(err, GPP_EINVAL, "a schedule is given without an optimizer");
+    if (o->lr_schedule && !o->optimizer)
+        return gpp__fail(err, GPP_EINVAL, "an lr_schedule is given without an optimizer");
     if (o->device_count < 0 || !o->devices != !o->device_count)
         return gpp__fail(err, GPP_EINVAL, "devices are %s, device_count is %d",
                          o->devices ? "given" : "not given", o->device_count);

@@ -5,7 +5,7 @@
  * that is not part of the model, the loss or the optimizer. Numbers are words of metadata. Doubles
  * are written in hexadecimal, which is exact:
  *
- *     gridpipe.state                    version of this list: 1
+ *     gridpipe.state                    version of this list: 2
  *     gridpipe.loss, .optimizer         their names, to check
  *     gridpipe.optimizer_states         names of the arrays of the optimizer's state, to check
  *     gridpipe.steps, .seed             of the random generator
@@ -33,7 +33,7 @@
 #include "graph/run/ledger.h"
 
 #define PREFIX  "gridpipe."
-#define VERSION "1"
+#define VERSION "2"
 
 static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
 {
