@@ -2,12 +2,13 @@
  * tests/test_lr_schedules.c: learning rates against PyTorch's schedulers, and what cannot be read.
  */
 #include <criterion/criterion.h>
+#include <gridpipe.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "graph/recipe/lr_schedule.h"
-#include "tests/support.h"
+#include "tests/networks.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
