@@ -483,6 +483,7 @@ fi
 step "headers alone" headers_alone
 step "documented code" documented_code
 step "documented program" documented_program
+step "house in order" bash tests/house.sh
 criterion_tests
 step "readme example" build/dev/examples/readme
 step "example" fashion_mnist build/dev
