@@ -3,9 +3,9 @@
  *
  * Work goes by blocks of output positions: lines of an image, or whole images when they are small.
  * For a block, the part of x it needs is copied, padding included, into slices of up to SLICE
- * channels; a slice and one panel of dy stay in the first cache while every row of dW they touch is
+ * channels. A slice and one panel of dy stay in the first cache while every row of dW they touch is
  * updated. dW is kept as [slice][panel of o][tap][channel of the slice][o], so that these updates
- * run through memory in order. Positions are summed in order, blocks in order.
+ * run through memory in order. Positions and blocks are summed in order.
  */
 #include "codelets/cpu/conv.h"
 
@@ -69,7 +69,7 @@ static void choose_block(gpp__conv_grad *g)
     if (g->lines == s->out[0])
         while (block_fits(g, g->images + 1, g->lines))
             g->images++;
-    else /* lines shared out evenly */
+    else /* blocks of nearly equal numbers of lines */
         g->lines = ceil_div(s->out[0], ceil_div(s->out[0], g->lines));
     g->in_lines = span(s, 0, g->lines);
 }

@@ -1,9 +1,9 @@
 /*
  * codelets/cpu/dnnl.c: see dnnl.h. Written to oneDNN 2.6's C interface.
  *
- * Memory objects are made once, for each thread its own, and get their pointers at every run. A
- * pointer that has not changed is not set again: oneDNN clears the padding of blocked layouts
- * whenever it is given one.
+ * Each thread has memory objects of its own, which are made once and get their pointers at every
+ * run. A pointer that has not changed is not set again, because oneDNN clears the padding of
+ * blocked layouts whenever a pointer is set.
  */
 #include "codelets/cpu/dnnl.h"
 
@@ -326,10 +326,10 @@ static dnnl_status_t kernel_init(gpp__dnnl_kernel *k, const gpp__dnnl_conv *c, i
 }
 
 /*
- * oneDNN 2.6 packs the input of a strided 1 x 1 convolution in blocks of its vectors' width, but
- * asks for room for the channels there are: with few of them the weights' gradient writes up to 1.1
- * KiB behind its scratchpad at 8 x 8 outputs. A vector of 16 floats for each output pixel is
- * enough.
+ * A defect of oneDNN 2.6: it packs the input of a strided 1 x 1 convolution in blocks of a vector's
+ * width, but asks for scratch for the actual channels only. With few channels the weights' gradient
+ * writes up to 1.1 KiB behind its scratchpad at 8 x 8 outputs. A vector of 16 floats more for each
+ * output pixel is enough.
  */
 static size_t missing_scratch(const gpp__dnnl_conv *conv, gpp__conv_way way)
 {

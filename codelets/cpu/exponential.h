@@ -10,8 +10,7 @@
  * of the difference; 0 where it would be denormal, NaN stays NaN. e may be x. */
 void gpp__exponentials(const float *x, float scale, float shift, int64_t count, float *e);
 
-/** The largest number, count >= 1; those that compare with nothing may or may not be passed over.
- */
+/** The largest number, count >= 1. A NaN may or may not be passed over. */
 float gpp__largest(const float *x, int64_t count);
 
 #endif

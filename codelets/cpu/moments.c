@@ -1,9 +1,9 @@
 /*
  * codelets/cpu/moments.c: see moments.h.
  *
- * Columns: LINES lines are taken at a time, so that sums are loaded and stored once for so many
- * numbers. Where lines are short, several are taken for one that is `NARROW` or less wide, and its
- * columns are added up at the end: a loop over three channels would not fill a vector.
+ * Columns: LINES lines are taken at a time, so that sums are loaded and stored only once for LINES
+ * numbers. A loop over three channels would not fill a vector. So short lines are joined to one of
+ * at most `NARROW` numbers, and the columns of the same channel are added up at the end.
  *
  * Along a line: LANES sums side by side, added up by halves.
  */
@@ -90,7 +90,7 @@ VECTORISED static void mix(int64_t lines, int64_t width, const float *restrict x
 
 /* --- narrow lines ----------------------------------------------------------------------------- */
 
-/* How many lines are taken for one. */
+/* How many lines are joined to one. */
 static int64_t together(int64_t lines, int64_t width)
 {
     int64_t most = width < NARROW / 2 ? NARROW / width : 1;

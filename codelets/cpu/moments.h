@@ -8,8 +8,8 @@
  * Sums are double and of differences to a value from the data, `shift`: with shift one of the n
  * numbers, Σ (x-shift)² is at most n + 1 times Σ (x-mean)², so nothing is lost by going over the
  * data once, however far it lies from 0. Maps subtract a float next to the mean first, which is
- * exact for numbers near it, and add what that float was off by as a constant. The order of every
- * sum follows from the two sizes alone.
+ * exact for numbers near it, and then add a constant for the rounding of the mean. The order of
+ * every sum follows from the two sizes alone.
  */
 #ifndef GPP_CODELETS_CPU_MOMENTS_H
 #define GPP_CODELETS_CPU_MOMENTS_H

@@ -1,11 +1,11 @@
 /*
  * codelets/cpu/pool.c: a few threads that share one kernel's units.
  *
- * A job is one 64-bit ticket: its number in the high half, units nobody has taken in the low half.
- * Who lowers the ticket by a successful compare-and-swap owns a unit, and since the job cannot end
- * before that unit is done, its function and argument stay valid for the owner. A thread that wakes
- * late finds no unit left and touches nothing, so the caller never waits for a thread that took no
- * part.
+ * A job is one 64-bit ticket: its number in the high half, the number of free units in the low
+ * half. A thread that lowers the ticket by a successful compare-and-swap owns a unit. The job
+ * cannot end before that unit is done, so the job's function and argument stay valid for the owner.
+ * A thread that wakes late finds no unit left and touches nothing, so the caller never waits for a
+ * thread that took no part.
  *
  * Idle threads watch the ticket for SPIN_NS (kernels of one cell follow each other within
  * microseconds) and then sleep.
@@ -87,8 +87,9 @@ static bool wanted(gpp__pool *pool)
     return has_units(atomic_load(&pool->ticket)) || atomic_load(&pool->stop);
 }
 
-/* Returns when there is work, or the end. The sleeper counts itself before it looks at the ticket,
- * the caller sets the ticket before it looks for sleepers: one of them sees the other. */
+/* Returns when there is work, or when the pool ends. No wake-up is lost: the sleeper counts itself
+ * before it looks at the ticket, and the caller sets the ticket before it looks for sleepers, so at
+ * least one of them sees the other. */
 static void wait_for_work(gpp__pool *pool)
 {
     for (int64_t end = now_ns() + SPIN_NS; now_ns() < end;)

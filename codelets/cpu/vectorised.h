@@ -4,8 +4,9 @@
  *
  * The library is built for the architecture's baseline, which would halve the speed of plain loops.
  * VECTORISED before a function adds a version for AVX2. Multiplications and additions are not fused
- * in either, so both give the same bits. ThreadSanitizer cannot run such a choice, which comes
- * before its start-up; other compilers go without.
+ * in either version, so both give the same bits. The choice is made before ThreadSanitizer has
+ * started, which it cannot cope with, so its builds have the baseline only. So have builds by other
+ * compilers.
  */
 #ifndef GPP_CODELETS_CPU_VECTORISED_H
 #define GPP_CODELETS_CPU_VECTORISED_H

@@ -1,10 +1,10 @@
 /*
  * codelets/cuda/bare_device.cu: see codelets/cuda/bare_device.h.
  *
- * Laps are events, which the device notes the time of when it comes to them: nobody waits between
- * operators, so that launching the next one goes on while one runs, as in a pipe. An event itself
- * takes a microsecond or so. It is the least time between two that follow each other with nothing
- * between them, and is taken off every lap.
+ * Laps are events in the stream, whose times the device records when it reaches them. The host does
+ * not wait between operators, so it launches the next one while one runs, as in a pipe. An event
+ * itself takes a microsecond or so. This is measured as the least time between two events with
+ * nothing between them, and subtracted from every lap.
  */
 #include "codelets/cuda/bare_device.h"
 
@@ -21,7 +21,7 @@ static gpp_status open_gpu(int ordinal, int math, bool deterministic, struct gpp
 {
     cudaStream_t stream;
     *cuda = NULL;
-    (void)cudaGetLastError(); /* what went wrong before is not the room's */
+    (void)cudaGetLastError(); /* forget earlier failures: they are not this device's */
     gpp_status status = GPP__CUDA(cudaSetDevice(ordinal), NULL, err);
     if (!status)
         status = GPP__CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), NULL, err);
@@ -58,7 +58,7 @@ static char *take(const gpp__run *run, size_t bytes)
 {
     void *block;
     if (cudaMalloc(&block, bytes ? bytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError(); /* it is told by the caller */
+        (void)cudaGetLastError(); /* the caller reports it */
         return NULL;
     }
     gpp__cuda_zero(run->cuda, block, bytes, run->err);
@@ -96,9 +96,9 @@ static size_t large(const gpp__run *run)
 
 struct gpp__laps {
     const gpp__run *run;
-    int count; /* of events, begin's beside them */
+    int count; /* of events, not counting that of the beginning */
     int parts, noted;
-    int64_t own_ns;     /* of an event */
+    int64_t own_ns;     /* what an event itself takes */
     cudaEvent_t *event; /* [1 + count] that of the beginning, then by part */
     int *order;         /* [count] parts that were noted */
 };
@@ -145,7 +145,7 @@ static gpp_status read_laps(gpp__laps *laps, int64_t ns[])
     return status;
 }
 
-/* Some events with nothing between them, a few times. */
+/* Measures own_ns: records some events with nothing between them, a few times. */
 static gpp_status time_events(gpp__laps *laps, int64_t ns[])
 {
     enum { TIMES = 5, MOST = 64 };

@@ -1,5 +1,5 @@
 /*
- * codelets/cuda/bare_device.h: a GPU as a room (codelets/bare_device.h).
+ * codelets/cuda/bare_device.h: a GPU as a bare device (codelets/bare_device.h).
  */
 #ifndef GPP_CODELETS_CUDA_ROOM_H
 #define GPP_CODELETS_CUDA_ROOM_H

@@ -4,11 +4,11 @@
  * All are limited by memory bandwidth: elements are read once and written once by neighbouring
  * threads.
  *
- * Sums of columns, x being rows × columns and row-major: a block takes 32 neighbouring columns of a
- * run of rows, 8 threads a column; they add up in shared memory in a fixed order. Where columns are
- * too few to occupy a device, rows are cut into runs whose sums, in the room given, a second kernel
- * adds in order. The cut depends on rows and columns alone, so results do, too. Memory is read in
- * lines of 32 floats (128 bytes).
+ * Sums of columns, for a row-major x of rows × columns: a block takes 32 neighbouring columns of a
+ * run of rows, with 8 threads a column, which add up in shared memory in a fixed order. Where there
+ * are too few columns to occupy a device, rows are cut into several runs. Their sums go to scratch,
+ * and a second kernel adds them in order. The cut depends on rows and columns alone, and so do the
+ * results. Memory is read in lines of 32 floats (128 bytes).
  */
 #include "codelets/cuda/cuda.h"
 
@@ -55,8 +55,8 @@ static int64_t column_blocks(int64_t columns)
     return (columns + COLUMNS - 1) / COLUMNS;
 }
 
-/* Runs that rows are cut into: as many as give every multiprocessor something to do, and not more
- * than give every block enough. */
+/* How many runs to cut rows into: enough to occupy every multiprocessor, but not so many that a
+ * block has too little to do. */
 static int64_t runs_of(int64_t rows, int64_t columns)
 {
     int64_t wanted = enough_blocks / column_blocks(columns), most = (rows + RUN - 1) / RUN;

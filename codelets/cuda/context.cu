@@ -1,5 +1,5 @@
 /*
- * codelets/cuda/context.cu: what kernels are called with, and failures as our status.
+ * codelets/cuda/context.cu: the device context that kernels get, and CUDA's failures as gpp_status.
  *
  * A device's handles are made once, where memory may be allocated, and belong to one stream. The
  * workspace of cuBLAS is the handle's own and of fixed size: results are the same from run to run
@@ -17,7 +17,7 @@
 /* What the documentation of cublasSetWorkspace recommends for Hopper; for others it is 4 MiB. */
 static const size_t workspace_bytes = (size_t)32 << 20;
 
-/* A gpp__cuda with what its user does not see. */
+/* A gpp__cuda with the fields that its user does not see. */
 typedef struct context {
     gpp__cuda cuda;
     void *workspace; /* of blas */
@@ -49,7 +49,7 @@ gpp_status gpp__cuda_failed(cudaError_t code, const char *call, const gpp__layer
     else if (code == cudaErrorNoDevice || code == cudaErrorInvalidDevice ||
              code == cudaErrorInsufficientDriver)
         status = GPP_ENODEV;
-    (void)cudaGetLastError(); /* it has been told: the next launch is not to blame */
+    (void)cudaGetLastError(); /* reported now, so the next launch must not report it again */
     return failed(status, "CUDA", cudaGetErrorName(code), cudaGetErrorString(code), call, layer,
                   err);
 }
@@ -113,7 +113,8 @@ static gpp_status make_dnn(gpp__cuda *cuda, gpp_error *err)
     return status ? status : GPP__CUDNN(cudnnSetStream(cuda->dnn, cuda->stream), NULL, err);
 }
 
-/* The device has to be the calling thread's: memory and handles would be another's. */
+/* The device must be the calling thread's current one. Otherwise memory and handles would belong to
+ * another device. */
 static gpp_status check_device(int ordinal, gpp_error *err)
 {
     int current;
@@ -155,7 +156,7 @@ gpp_status gpp__cuda_new(gpp__cuda **cuda, int ordinal, cudaStream_t stream, gpp
     return GPP_OK;
 }
 
-/* Failures to free are nobody's business any more. */
+/* Ignores failures: the caller cannot do anything about them. */
 void gpp__cuda_free(gpp__cuda *cuda)
 {
     context *made = (context *)cuda;

@@ -1,16 +1,15 @@
 /*
- * codelets/cuda/conv.cu: convolutions by cuDNN or by columns: making one, its memory, and calls.
- * Which and why: conv.h.
- *
- * Limits: cuDNN's algorithms; or see conv_columns.cu.
+ * codelets/cuda/conv.cu: convolutions by cuDNN or by columns: how to make one, its memory, and
+ * calls. conv.h says which is used and why. conv_columns.cu says what limits the columns.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "codelets/cuda/conv_internal.h"
 
-/* Where a workspace begins: where cudaMalloc would have it begin. Scratch itself begins on a cache
- * line, and another one in every partition; an algorithm is to see no difference. */
+/* Alignment of a workspace, the same as cudaMalloc's. Scratch itself is only aligned to a cache
+ * line and lies at another address in every partition, but an algorithm must not see a difference.
+ */
 static const uintptr_t grain = 256;
 
 static int64_t max64(int64_t a, int64_t b)
@@ -33,7 +32,8 @@ static void *aligned(void *at)
     return (void *)(((uintptr_t)at + grain - 1) & ~(grain - 1));
 }
 
-/* cuDNN's bfloat16 tensors are both operands and results; the other way's results are float32. */
+/* With bfloat16, cuDNN's operands and results both are bfloat16. By columns, results are float32.
+ */
 static void place(gpp__conv_call *k, gpp__conv_way which, bool columns, gpp__cuda_room *room)
 {
     const gpp__cuda_conv *c = k->conv;
@@ -85,7 +85,7 @@ static gpp_status write_results(const gpp__conv_call *k, gpp__conv_way which)
     return status;
 }
 
-/* @param refused  out: cuDNN would not, and nothing was done */
+/* @param refused  out: true when cuDNN refused the call, and nothing was done */
 static gpp_status run_one(const gpp__cuda_conv *conv, gpp__conv_way which, const gpp__run *run,
                           const gpp__cuda_conv_args *args, bool columns, bool *refused)
 {
@@ -133,8 +133,8 @@ static size_t measure(const gpp__cuda_conv *c, const gpp__cuda *cuda, gpp__conv_
     return room.used;
 }
 
-/* Of columns alone, or of cuDNN's way with room for columns in its stead, unless a row has so many
- * that they are worth a failure. */
+/* Sets the sizes of columns. A way of cuDNN also gets room for columns in case cuDNN refuses a
+ * call, unless the columns of a row are so many that a failure is preferable. */
 static void reserve(const gpp__cuda_conv *c, const gpp__cuda *cuda, gpp__conv_way which,
                     gpp__conv_choice *w)
 {

@@ -3,26 +3,27 @@
  * (cpu/dnnl.h): images and maps channels-last float32, weights and their gradients (out, kH, kW,
  * in/groups), which cuDNN calls KRSC.
  *
- * Each way is cuDNN's or, where cuDNN has nothing that fits, by columns: the windows of the image
- * are written out as rows of a matrix, and cuBLAS multiplies. Pointwise convolutions are products
- * as they stand and always take the second way, without writing anything out.
+ * Each way is computed by cuDNN or, where cuDNN has nothing that fits, by columns: the windows of
+ * the image are written out as rows of a matrix, which cuBLAS multiplies. A pointwise convolution
+ * is such a product as it stands, so it always goes by columns, without writing anything out.
  *
- * cuDNN has convolutions behind two interfaces. The older one is used, cudnnConvolutionForward and
- * its kin: it lists its algorithms with what has to be chosen by, whether each is deterministic and
- * what it computes with, and takes a factor for what is in the result, so gradients add up in
- * place. From version 9 on its functions and descriptor types are declared CUDNN_DEPRECATED, which
- * is empty unless CUDNN_WARN_DEPRECATED is defined, so nothing has to be silenced. The newer one,
- * operation graphs, has neither the list nor the factor.
+ * cuDNN has two interfaces for convolutions. This code uses the older one (cudnnConvolutionForward
+ * and the like), for two reasons. It lists the algorithms with all that the choice depends on:
+ * whether each is deterministic and what it computes with. And it takes a factor for the previous
+ * content of the result, so gradients add up in place. The newer interface, operation graphs, has
+ * neither. From version 9 on the older functions and types are declared CUDNN_DEPRECATED, which is
+ * empty unless CUDNN_WARN_DEPRECATED is defined, so no warning has to be silenced.
  *
- * Of cuDNN's own list, in the order in which it expects them to be fast, the first is taken that
+ * From cuDNN's list, which is sorted by expected speed, the first algorithm is taken that
  *   - supports the shape, with at most GPP__CUDA_CONV_WORKSPACE bytes;
  *   - is deterministic, where cuda->deterministic;
  *   - computes as cuda->math says: F32 with CUDNN_FMA_MATH, which excludes TF32.
- * The list depends on shape and kind of device, so the choice does, too. Where a call refuses what
- * was chosen, those after it on the list are tried, and in the end columns (conv_library.cu).
+ * The list depends on the shape and the kind of device, and so does the choice. When a call refuses
+ * the chosen algorithm, the ones after it on the list are tried, and in the end columns
+ * (conv_library.cu).
  *
- * With GPP__MATH_BF16 cuDNN gets bfloat16 tensors, sums in float32 and returns bfloat16, converted
- * back; the other way returns float32.
+ * With GPP__MATH_BF16 cuDNN gets bfloat16 tensors, sums in float32 and returns bfloat16, which is
+ * converted back; columns return float32.
  */
 #ifndef GPP_CODELETS_CUDA_CONV_H
 #define GPP_CODELETS_CUDA_CONV_H
@@ -35,8 +36,8 @@ extern "C" {
 
 #include "codelets/cpu/dnnl.h"
 
-/** The most an algorithm may ask for. Enough for every implicit product; what it excludes are
- * transforms of large images, which buy little speed for memory that belongs to activations. */
+/** The most workspace an algorithm may ask for. It is enough for every implicit product. It
+ * excludes transforms of large images, which gain little speed for memory that activations need. */
 #define GPP__CUDA_CONV_WORKSPACE ((size_t)256 << 20)
 
 typedef struct gpp__cuda_conv gpp__cuda_conv;

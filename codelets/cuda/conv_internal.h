@@ -8,8 +8,8 @@
 #include "codelets/cuda/conv.h"
 #include "codelets/cuda/gemm.h"
 
-/** Bytes of columns: written and read again before they leave the second cache. Where they only
- * stand by for cuDNN, as many as its workspace has, or these fewer. */
+/** Bytes of columns at a time: so few that they are read again before they leave the second cache.
+ * Where columns only stand in for cuDNN, they get no more than its workspace. */
 #define GPP__CONV_COLUMNS     ((int64_t)16 << 20)
 #define GPP__CONV_STANDING_BY ((int64_t)1 << 20)
 /** Entries of a list of algorithms: fewer than 8 of each way, some with two kinds of arithmetic. */
@@ -17,9 +17,9 @@ enum { GPP__CONV_LISTED = 16 };
 
 /** One way of a convolution. */
 typedef struct gpp__conv_choice {
-    bool columns;  /* not cuDNN's */
-    bool instead;  /* of cuDNN's: there is room for columns where it refuses a call */
-    int64_t chunk; /* rows whose columns exist at a time */
+    bool columns;                    /* not cuDNN's */
+    bool instead;                    /* cuDNN's, with room for columns in case it refuses a call */
+    int64_t chunk;                   /* rows whose columns exist at a time */
     int algorithm[GPP__CONV_LISTED]; /* cuDNN's, in the order in which they are tried */
     int algorithms;
     size_t workspace; /* for any of them */
@@ -37,7 +37,7 @@ struct gpp__cuda_conv {
     gpp__conv_choice way[GPP__CONV_WAYS];
 };
 
-/** One call: operands, and what is to become a result, in one way's scratch. */
+/** One call: operands and results-to-be, in one way's scratch. */
 typedef struct gpp__conv_call {
     const gpp__cuda_conv *conv;
     const gpp__cuda *cuda;
@@ -48,14 +48,14 @@ typedef struct gpp__conv_call {
     void *rest;               /* workspace or columns */
 } gpp__conv_call;
 
-/** Fills in what cuDNN does, or leaves it to columns. */
+/** Chooses algorithms for the ways that cuDNN can compute, and leaves the others to columns. */
 gpp_status gpp__conv_choose(gpp__cuda_conv *conv, const gpp__cuda *cuda, gpp_error *err);
-/** @param refused  out: nothing was done, since cuDNN does not support it after all; then GPP_OK
- * where there is room for columns, else the failure */
+/** Computes one way by cuDNN. @param refused  out: cuDNN does not support the call after all, and
+ * nothing was done. The status is then GPP_OK where there is room for columns, else the failure */
 gpp_status gpp__conv_by_library(const gpp__conv_call *call, gpp__conv_way way, bool *refused);
 
-/** Rows whose columns take so many bytes, at least one; or, for a pointwise convolution, which has
- * none, as many as can be counted. */
+/** How many rows' columns fit into `bytes`, at least one. A pointwise convolution has no columns,
+ * so there it is as many rows as can be counted. */
 int64_t gpp__conv_chunk(const gpp__cuda_conv *conv, int64_t bytes);
 /** Bytes of a chunk's columns. */
 size_t gpp__conv_columns_bytes(const gpp__cuda_conv *conv, const gpp__cuda *cuda,

@@ -2,10 +2,11 @@
  * codelets/cuda/conv_library.cu: convolutions by cuDNN: what describes them, which of its
  * algorithms are taken (conv.h says how they are chosen), and a call.
  *
- * An algorithm that is listed, and says what memory it wants, may be refused by the call all the
- * same: cuDNN's lists are estimates (github.com/pytorch/pytorch/issues/31336). So the next one on
- * the list that makes do with the first one's memory is tried, and in the end columns, where there
- * is room for them. What refuses depends on the shape, as the list does, so results still do.
+ * A call may refuse an algorithm although cuDNN lists it and says how much memory it needs: the
+ * lists are estimates (github.com/pytorch/pytorch/issues/31336). Then the next one on the list that
+ * needs no more memory than the first is tried, and in the end columns, where there is room for
+ * them. Whether a call refuses depends on the shape, as the list does. So results still depend on
+ * the shape alone.
  */
 #include "codelets/cuda/conv_internal.h"
 
@@ -18,7 +19,7 @@ static bool unsupported(cudnnStatus_t code)
            (CUDNN_STATUS_NOT_SUPPORTED >= 1000 && code / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000);
 }
 
-/* What cuDNN does not support goes by columns; other failures are failures. */
+/* Turns "not supported" into GPP_OK, because columns take over then. Other failures stay. */
 static gpp_status tolerate(const gpp__cuda_conv *c, cudnnStatus_t code, const char *call,
                            gpp_error *err)
 {
@@ -69,7 +70,8 @@ static gpp_status create_descriptors(gpp__cuda_conv *c, gpp_error *err)
     return status;
 }
 
-/* What cuDNN's lists are asked for; which of an entry's are taken says `fits`. */
+/* The arithmetic for which cuDNN is asked to list algorithms. `fits` decides which entries are
+ * taken. */
 static cudnnMathType_t math_of(const gpp__cuda *cuda)
 {
     return cuda->math == GPP__MATH_F32    ? CUDNN_FMA_MATH
@@ -134,7 +136,7 @@ static bool is_taken(const gpp__conv_choice *w, int algorithm)
     return found;
 }
 
-/* Adds an algorithm, unless it wants more than there is: the first one's memory. */
+/* Adds an algorithm, unless it needs more memory than the first one. */
 static void take(gpp__conv_choice *w, int algorithm, size_t bytes)
 {
     size_t most = w->algorithms ? w->workspace : GPP__CUDA_CONV_WORKSPACE;
@@ -242,7 +244,7 @@ static cudnnStatus_t try_one(const gpp__conv_call *k, gpp__conv_way which, int a
         k->rest, w->workspace, a->add && !k->grad ? &one : &none, c->weights, grad);
 }
 
-/* Nobody is told unless the application asks for such remarks: what to do is known. */
+/* Only a remark in the log: the library copes with the refusal. */
 static void tell_refusal(const gpp__conv_call *k, const char *name, int algorithm,
                          cudnnStatus_t code)
 {

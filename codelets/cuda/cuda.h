@@ -1,6 +1,5 @@
 /*
- * codelets/cuda/cuda.h: what a CUDA kernel gets to work with: the device's stream and library
- * handles.
+ * codelets/cuda/cuda.h: what code for CUDA works with: the device's stream and library handles.
  *
  * Functions of operators for CUDA (gpp_op.cuda, in the .cu file beside the operator) are called by
  * the host, launch on `stream` and return: they neither wait nor allocate, and do not know the task
@@ -89,7 +88,7 @@ static inline gpp_status gpp__cudnn_check(cudnnStatus_t code, const char *call,
     return code == CUDNN_STATUS_SUCCESS ? GPP_OK : gpp__cudnn_failed(code, call, layer, err);
 }
 
-/** To be returned by a function that has launched kernels: what the launches said. */
+/** The status of the launches so far, for a function that has launched kernels to return. */
 gpp_status gpp__cuda_launched(const gpp__layer *layer, gpp_error *err);
 
 /* --- what several operators use (cuda/common.cu) ---------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * codelets/cuda/current.cu: see current.h. Whether a GPU has a context only CUDA's driver tells;
- * the runtime has loaded it, and programs are not linked to it.
+ * codelets/cuda/current.cu: see current.h. Only CUDA's driver says whether a GPU has a context.
+ * Programs are not linked to the driver, but the runtime has loaded it.
  */
 #include "codelets/cuda/current.h"
 

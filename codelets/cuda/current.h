@@ -1,10 +1,9 @@
 /*
- * codelets/cuda/current.h: which GPU is a thread's current one, while functions of ours use
- * another.
+ * codelets/cuda/current.h: keeps the application's current GPU while this library uses another.
  *
- * Since CUDA 12 making a GPU current makes a context on it, which takes some hundred MiB and half a
- * second. A thread of the application's that never used CUDA has GPU 0 as its current one without
- * that, and should keep it without.
+ * Since CUDA 12, making a GPU current creates a context on it, which takes some hundred MiB and
+ * half a second. GPU 0 is the current one of an application thread that never used CUDA, but it has
+ * no context, and restoring it must not create one.
  */
 #ifndef GPP_CODELETS_CUDA_CURRENT_H
 #define GPP_CODELETS_CUDA_CURRENT_H
@@ -13,12 +12,12 @@
 extern "C" {
 #endif
 
-/** The calling thread's; -1: CUDA does not say. */
+/** The calling thread's current GPU; -1: CUDA does not say. */
 int gpp__gpu_current(void);
-/** Make it current again, unless nothing has used it. @param gpu  -1: nothing is done */
+/** Make a GPU current again, unless nothing has used it. @param gpu  -1: do nothing */
 void gpp__gpu_restore(int gpu);
-/** A GPU that something in the process uses already, the current one before others; where that is
- * not known, or none is used, the current one. */
+/** A GPU that something in the process already uses, preferably the current one. When that is not
+ * known, or none is used, it is the current one. */
 int gpp__gpu_in_use(void);
 
 #ifdef __cplusplus

@@ -1,10 +1,10 @@
 /*
- * codelets/cuda/gemm.cu: matrix products by cuBLAS. What and how exactly: gemm.h.
+ * codelets/cuda/gemm.cu: matrix products by cuBLAS. gemm.h explains the precision.
  *
- * cuBLAS counts by columns; a row-major matrix is its transpose there. So c = a · b is asked for as
- * cᵀ = bᵀ · aᵀ, which copies nothing and swaps the operands.
+ * cuBLAS matrices are column-major, so it sees a row-major matrix as its transpose. Therefore
+ * c = a · b is computed as cᵀ = bᵀ · aᵀ, which copies nothing and only swaps the operands.
  *
- * Limits: the products cuBLAS's; the bias is one pass over y and bound by memory.
+ * The bias is one pass over y, bound by memory.
  */
 #include "codelets/cuda/gemm.h"
 
@@ -68,8 +68,8 @@ gpp_status gpp__cuda_operands(const gpp__cuda *cuda, const float *x, int64_t cou
     return convert ? gpp__cuda_to_bf16(cuda, x, room, count, err) : GPP_OK;
 }
 
-/* The column by a division of 32 bits wherever they are enough: one of 64 costs more than the
- * memory. */
+/* Finds the column by a division of 32 bits wherever these are enough. A division of 64 bits takes
+ * longer than the memory access. */
 template <typename index>
 static __global__ void add_bias(const float *bias, index columns, int64_t count, float *y)
 {

@@ -1,16 +1,17 @@
 /*
- * codelets/cuda/gemm.h: matrix products by cuBLAS, for row-major matrices, and what stands around
- * them: conversion of operands, checks of sizes, a bias.
+ * codelets/cuda/gemm.h: matrix products of row-major matrices by cuBLAS, and what goes with them:
+ * conversion of operands, checks of sizes, a bias.
  *
  * Precision, cuda->math:
- *   F32   CUBLAS_COMPUTE_32F: cuBLAS promises intermediates of at least float32, and takes TF32
- * only where a compute type or the handle's math mode asks for it, which here neither does TF32
- * CUBLAS_COMPUTE_32F_FAST_TF32 BF16  operands in bfloat16, sums and result in float32
- * (CUBLAS_COMPUTE_32F). The alternative, CUBLAS_COMPUTE_32F_FAST_16BF with float32 operands, only
- * *allows* cuBLAS to round, so that precision would depend on the shape, and reads twice the bytes.
- * Weights are converted once a step (pack), other operands by the call, into its scratch.
+ *   F32   CUBLAS_COMPUTE_32F: cuBLAS promises intermediates of at least float32. It uses TF32 only
+ *         when the compute type or the handle's math mode asks for it, and here neither does.
+ *   TF32  CUBLAS_COMPUTE_32F_FAST_TF32
+ *   BF16  operands in bfloat16, sums and result in float32 (CUBLAS_COMPUTE_32F). The alternative,
+ *         CUBLAS_COMPUTE_32F_FAST_16BF with float32 operands, only *allows* cuBLAS to round. Then
+ *         the precision would depend on the shape, and twice the bytes would be read. Weights are
+ *         converted once a step (pack), other operands by the call, into its scratch.
  *
- * A product's bits depend on sizes, steps and alignment alone: every tensor begins on a cache line.
+ * A product's bits depend only on sizes, steps and alignment. Every tensor begins on a cache line.
  */
 #ifndef GPP_CODELETS_CUDA_GEMM_H
 #define GPP_CODELETS_CUDA_GEMM_H
@@ -25,10 +26,10 @@ extern "C" {
 typedef struct gpp__cuda_matrix {
     const void *at;
     int64_t step; /* elements from one row to the next */
-    bool turned;  /* what stands there is its transpose */
+    bool turned;  /* memory holds the transpose of this matrix */
     int64_t next; /* elements from one matrix of a batch to the next */
 } gpp__cuda_matrix;
-/** One alone; `turned` as above. */
+/** A single matrix, not a batch. */
 static inline gpp__cuda_matrix gpp__cuda_matrix_of(const void *at, int64_t step, bool turned)
 {
     gpp__cuda_matrix matrix = {at, step, turned, 0};
@@ -68,8 +69,8 @@ gpp_status gpp__cuda_operands(const gpp__cuda *cuda, const float *x, int64_t cou
 gpp_status gpp__cuda_add_bias(const gpp__cuda *cuda, const gpp__layer *layer, const float *bias,
                               int64_t rows, int64_t columns, float *y, gpp_error *err);
 
-/** Parts of one buffer, each on a cache line: taken from `at`, or with `at` NULL measured. A part
- * of no bytes is NULL. */
+/** Divides a buffer into parts, each on a cache line. With `at` NULL it only measures. A part of no
+ * bytes is NULL. */
 typedef struct gpp__cuda_room {
     char *at;
     size_t used;

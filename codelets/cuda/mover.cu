@@ -1,9 +1,9 @@
 /*
  * codelets/cuda/mover.cu: see mover.h.
  *
- * A copy or a fill that the library refuses leaves its error behind, as a launch does, and `check`
- * finds it. The host's memory may be pageable: then CUDA reads it, or has written it, before the
- * call returns or the stream is waited for.
+ * A copy or a fill that CUDA refuses leaves an error behind, as a launch does, and `check` finds
+ * it. Host memory may be pageable. CUDA then reads it before the call returns, and has written it
+ * when the stream has been waited for.
  */
 #include "codelets/cuda/mover.h"
 

@@ -1,5 +1,5 @@
 /*
- * codelets/cuda/mover.h: what cells do on a GPU beside their operators (codelets/move.h).
+ * codelets/cuda/mover.h: what a cell does on a GPU beside running its operators (codelets/move.h).
  */
 #ifndef GPP_CODELETS_CUDA_MOVER_H
 #define GPP_CODELETS_CUDA_MOVER_H

@@ -15,8 +15,8 @@
 
 enum {
     WIDE = 32,
-    NUMBERS = 16,     /* of a thread in a tile, at least, */
-    MOST_CHUNKS = 512 /* unless there would be more of these */
+    NUMBERS = 16,     /* the fewest numbers that a thread has in a tile */
+    MOST_CHUNKS = 512 /* the most chunks; tiles get longer rather than exceed it */
 };
 
 /* --- tiles ------------------------------------------------------------------------------------ */
@@ -361,7 +361,7 @@ void gpp__channels_backward(const gpp__cuda *cuda, const gpp__channels *v, const
 
 static const int64_t PART = 4096, MOST_PARTS = 1024;
 
-/* Blocks' sums: the count fixes how many there are, and what each adds. */
+/* How many blocks' sums there are. The count alone fixes that and what each block adds. */
 static int64_t parts_of(int64_t count)
 {
     int64_t parts = divided_up(count, PART);
@@ -406,7 +406,7 @@ gpp_status gpp__cuda_squares(const gpp__cuda *cuda, const float *x, int64_t coun
     return gpp__cuda_launched(NULL, err);
 }
 
-/* One block. Its threads fetch, the first one adds: in the order in which a CPU core would. */
+/* Runs in one block. All threads load, but only the first one adds, in the order of a CPU core. */
 __global__ static void choose_factor(const double *sums, int64_t count, double clip_norm,
                                      bool skip_nonfinite, float *factor)
 {

@@ -1,6 +1,6 @@
 /*
- * codelets/cuda/norms.h: sums that normalisations and the norm of gradients are made of, in an
- * order that shapes fix.
+ * codelets/cuda/norms.h: the sums behind normalisations and the norm of gradients. Shapes alone fix
+ * their order.
  *
  * A normalisation is over *channels*: in each of `sets` sets every channel has `lines` numbers, and
  * the channels of a group are normalised together. Batch normalisation has one set, the whole
@@ -22,7 +22,7 @@ extern "C" {
 
 /* --- normalisations --------------------------------------------------------------------------- */
 
-/** What is known of a group. */
+/** The statistics of a group. */
 typedef struct gpp__spread {
     double mean, rstd;
 } gpp__spread;
@@ -55,7 +55,7 @@ void gpp__channels_moments(const gpp__cuda *cuda, const gpp__channels *v, const 
 void gpp__channels_map(const gpp__cuda *cuda, const gpp__channels *v, const float *x,
                        const gpp__spread *spread, const float *weight, const float *bias, float *y);
 
-/** What a backward is to write. NULL: not wanted. */
+/** What a backward writes. NULL: not wanted. */
 typedef struct gpp__channels_grads {
     float *dx, *weight, *bias;
     bool accumulate; /* weight and bias: += */
@@ -74,10 +74,10 @@ gpp_status gpp__cuda_squares(const gpp__cuda *cuda, const float *x, int64_t coun
 size_t gpp__cuda_squares_room(int64_t count);
 
 /**
- * What gradients are to be multiplied by. The norm is the root of sums[0] + ... + sums[count-1],
+ * Compute the factor for the gradients. The norm is the root of sums[0] + ... + sums[count-1],
  * added in this order.
  *
- * @param clip_norm  the most that the norm may be; 0: any
+ * @param clip_norm  the largest norm allowed; 0: any
  * @param factor     out, device memory: min(1, clip_norm / (norm + 1e-6)), or 1; NaN, for no
  *                   update, when skip_nonfinite and the norm is not finite
  */
@@ -104,7 +104,7 @@ static inline int gpp__power_of_two(int64_t count, int most)
 __device__ static inline double gpp__sum_across(double v, double *room)
 {
     int x = (int)threadIdx.x, at = (int)(threadIdx.y * blockDim.x) + x;
-    __syncthreads(); /* what it held may still be read */
+    __syncthreads(); /* other threads may still be reading the old contents */
     room[at] = v;
     __syncthreads();
     for (int half = (int)blockDim.x / 2; half; half /= 2) {

@@ -1,6 +1,6 @@
 /*
  * codelets/cuda/update.cu: the optimizers' updates on CUDA. Formulas and papers are in the
- * optimizers' files; what is done to an element here is what is done there, in the same order.
+ * optimizers' files. Each element goes through the same operations as there, in the same order.
  *
  * A thread updates one element at a time. Bound by memory: each kernel reads gradient, parameter
  * and state once, and writes parameter and state once.

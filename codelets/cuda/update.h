@@ -1,6 +1,6 @@
 /*
- * codelets/cuda/update.h: what an optimizer multiplies with, computed once a call in double by its
- * own file for all kinds of devices, and its update on CUDA.
+ * codelets/cuda/update.h: the factors of an optimizer, which its own file computes once a call, in
+ * double, for all kinds of devices; and its update on CUDA.
  *
  * The updates on CUDA do what gpp_optimizer.update does, element by element, operation by
  * operation: float32 without contraction (the file is compiled with -fmad=false), so that the same
@@ -39,7 +39,7 @@ typedef struct gpp__nadam_factors {
     float decay, keep_m, fresh_m, keep_v, fresh_v, step_g, step_m, root, eps;
 } gpp__nadam_factors;
 
-/* Each has a state array more than the one before. */
+/* Each variant has one state array more than the one before. */
 typedef enum gpp__rmsprop_way {
     GPP__RMSPROP_PLAIN,
     GPP__RMSPROP_MOMENTUM,

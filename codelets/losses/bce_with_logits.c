@@ -35,7 +35,8 @@ static inline double log_1_plus(double e)
     return 2 * s * sum;
 }
 
-/* σ(y) is e / (1 + e), or 1 less that: what is left of a nearly right answer is exact. */
+/* σ(y) is e / (1 + e), or 1 minus that. So the small difference from a nearly right answer is not
+ * lost to rounding. */
 VECTORISED static void from_exponentials(const float *restrict y, const float *restrict t,
                                          const float *restrict e, int64_t count, double *restrict l,
                                          float *restrict d)

@@ -1,14 +1,14 @@
 /*
  * codelets/losses/classes.c: losses whose target is one class for each position.
  *
- * An output row has the scores of one position, (classes), or of several. Then one dimension counts
- * the classes and the others the positions, and the target has the others. It is the last one in
- * rows of rank 2, (positions, classes), as sequence models give them, and the first one in rows of
- * higher rank, (classes, H, W), as for images; classes=first and classes=last say otherwise.
- * PyTorch's dimension 1 is classes=first.
+ * An output row has the scores of one position, (classes), or of several. With several, one
+ * dimension counts the classes and the others count the positions; the target has the others. The
+ * dimension of the classes is the last one in rows of rank 2, (positions, classes), which sequence
+ * models give, and the first one in rows of higher rank, (classes, H, W), as for images.
+ * classes=first and classes=last override this. PyTorch's dimension 1 is classes=first.
  *
- * Positions whose target is ignore_index count as nothing. The divisor of a mean is the number of
- * the others or, with weights of classes, the sum of their targets' weights.
+ * Positions whose target is ignore_index do not count. The divisor of a mean is the number of
+ * positions that count or, with weights of classes, the sum of the weights of their targets.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,9 +2,10 @@
  * codelets/losses/classes.cu: cross_entropy and nll on CUDA. See cross_entropy.c and nll.c for the
  * formulas, classes.c for shapes. Positions whose target is no class count as nothing.
  *
- * Where the classes of a position lie side by side up to a block's threads share a position;
- * otherwise positions lie side by side and each has one thread. The losses of the positions that a
- * block works on at a time are added in double, by halves, then these sums: by shape alone.
+ * Where the classes of a position lie side by side, up to a whole block of threads shares the
+ * position. Otherwise positions lie side by side, and each has one thread. A block adds the losses
+ * of the positions that it works on at a time in double, by halves, and then adds these sums. The
+ * shape alone fixes the order.
  *
  * Bound by memory: cross_entropy reads scores three times, for the largest, the sum and the
  * gradient; the cache serves the second and third of all but very long rows.
@@ -92,11 +93,11 @@ typedef struct sums {
     double all;    /* Σ w_c; both count only with smoothing */
 } sums;
 
-/* Over the threads of the same y, the same in all of them. */
+/* The largest over the threads of the same y; all of them get it. */
 __device__ static inline float largest_across(float v, float *room)
 {
     int x = (int)threadIdx.x, at = (int)(threadIdx.y * blockDim.x) + x;
-    __syncthreads(); /* what it held may still be read */
+    __syncthreads(); /* other threads may still be reading the old contents */
     room[at] = v;
     __syncthreads();
     for (int half = (int)blockDim.x / 2; half; half /= 2) {
@@ -107,7 +108,7 @@ __device__ static inline float largest_across(float v, float *room)
     return room[at - x];
 }
 
-/* All threads call it; those of positions that do not count get nothing of use. */
+/* All threads must call it. Those of positions that do not count get no meaningful result. */
 __device__ static inline sums sums_of(const positions *o, const float *y, bool counts, double *room,
                                       float *tops)
 {
@@ -139,7 +140,7 @@ __device__ static inline double loss_of(const positions *o, sums s, int64_t t, f
     return o->smooth != 0 ? l + o->smooth * (s.all * log_sum + s.others) : l;
 }
 
-/* That of the target without the cancellation of two roundings. */
+/* The gradients of a position. The target's is computed such that no two rounded numbers cancel. */
 __device__ static inline void write_gradient(const positions *o, sums s, int64_t t, const float *y,
                                              float *grad)
 {
@@ -158,7 +159,7 @@ __device__ static inline void write_gradient(const positions *o, sums s, int64_t
     }
 }
 
-/* What position k adds to the loss, in its first thread. */
+/* What position k adds to the loss; its first thread gets it. */
 __device__ static inline double run_position(const positions *o, int64_t k, double *room,
                                              float *tops)
 {

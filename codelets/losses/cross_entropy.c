@@ -10,10 +10,10 @@
  * PyTorch does it.
  *
  * The largest exponential is 1, so nothing overflows and the sum is at least 1. Exponentials are
- * float32. Where classes lie side by side they are added by halves within a chunk and in double
- * from chunk to chunk; where positions do, a block of those is worked on at once, and classes are
- * added in double in order. Positions are added in double in order. So the value is fixed by the
- * shape.
+ * float32. Where classes lie side by side, they are added by halves within a chunk and in double
+ * from chunk to chunk. Where positions lie side by side, several of them are worked on at once, and
+ * classes are added in double in order. Positions are added in double in order. So the shape fixes
+ * the order of every sum.
  */
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,7 @@
 
 enum { CHUNK = 256, BLOCK = 64 };
 
-/* What the scores of a position are to be used for. */
+/* The factors of the formulas above. */
 typedef struct terms {
     const float *weight; /* [classes] or NULL */
     int64_t classes;
@@ -61,8 +61,8 @@ static double loss_of(const terms *o, int64_t t, double log_sum, double shift, d
     return o->each != 0 ? l + o->each * (o->all * log_sum + others) : l;
 }
 
-/* The gradient is factor times the exponentials less `less` times the weights, but for the target.
- */
+/* The factor of the exponentials in the gradient of every class but the target. From that product
+ * `less` times the weight is subtracted. */
 static float factor_of(const terms *o, int64_t t, double sum)
 {
     return (float)((o->hit * weight_of(o, t) + o->each * o->all) * o->inverse / sum);
@@ -73,7 +73,7 @@ static float less_of(const terms *o)
     return (float)(o->each * o->inverse);
 }
 
-/* That of the target itself, without the cancellation of two roundings. */
+/* The gradient of the target class, computed such that no two rounded numbers cancel. */
 static float grad_of_target(const terms *o, int64_t t, double e, double sum)
 {
     double hit = o->hit * weight_of(o, t), p = e / sum;
@@ -121,7 +121,7 @@ static double weighted_gaps(const terms *o, const float *y, float shift)
     return sum;
 }
 
-/* One position's loss; its gradient into grad unless that is NULL. */
+/* Returns one position's loss; writes its gradient unless grad is NULL. */
 static double run_position(const terms *o, const float *y, int64_t t, float *grad)
 {
     float e[CHUNK], shift = gpp__largest(y, o->classes);
@@ -160,7 +160,7 @@ static double run_positions(const gpp__loss_call *call, const terms *o, int64_t 
 
 /* --- positions side by side ------------------------------------------------------------------- */
 
-/* A block of positions; scores of one class lie `stride` before those of the next. */
+/* Some positions side by side. The scores of one class lie `stride` before those of the next. */
 typedef struct block {
     const float *y;
     float *grad; /* or NULL */

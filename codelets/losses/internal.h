@@ -3,8 +3,8 @@
  * and target element by element (pointwise.c), and those that have one class as target for a
  * position with scores (classes.c).
  *
- * A loss is the sum of its unreduced losses over a divisor, which is 1 for sum and none. With a
- * divisor of 0 (a mean of nothing) that is 0/0, NaN, as PyTorch gives it.
+ * A loss is the sum of its unreduced losses divided by a divisor, which is 1 for sum and none. A
+ * mean of nothing has the divisor 0, and its value is 0/0, NaN, as in PyTorch.
  */
 #ifndef GPP_CODELETS_LOSSES_INTERNAL_H
 #define GPP_CODELETS_LOSSES_INTERNAL_H
@@ -48,7 +48,8 @@ typedef struct gpp__smooth_l1_attr {
     int reduction;
     double beta;
 } gpp__smooth_l1_attr;
-/* What stands for beta: for 0 the smallest float32, below which no difference lies but 0. */
+/* The beta to compute with. For 0 it is the smallest float32, so that only a difference of 0 is
+ * below it and no division by 0 occurs. */
 static inline double gpp__smooth_l1_beta(const void *attr)
 {
     double beta = ((const gpp__smooth_l1_attr *)attr)->beta;
@@ -84,7 +85,7 @@ extern const char *const gpp__class_axes[];
     }
 
 /* How an output row divides: score c of position k is at (k / inner · classes + c) · inner +
- * k % inner. Positions of all rows are counted through. */
+ * k % inner. Positions are numbered through all rows. */
 typedef struct gpp__class_view {
     int64_t classes, inner;
     int64_t positions; /* of a row */
@@ -99,7 +100,7 @@ double gpp__class_divisor(const void *attr, const gpp__desc *y, int64_t rows, co
                           const float *weight);
 /* Fails on a target that is no class and not ignored. */
 gpp_status gpp__class_check(const char *who, const gpp__loss_call *call);
-/* The same for gpp_loss.check. */
+/* The same check for gpp_loss.check. */
 gpp_status gpp__class_check_rows(const char *who, const void *attr, const gpp__desc *y,
                                  int64_t first, int64_t rows, const void *data, gpp_error *err);
 

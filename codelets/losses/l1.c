@@ -12,7 +12,7 @@ typedef struct l1_attr {
     int reduction;
 } l1_attr;
 
-/* A difference that is no number has no sign: it stays NaN. */
+/* A NaN has no sign, so the gradient of a NaN difference is NaN. */
 VECTORISED static void l1_chunk(const void *attr, const float *restrict y, const float *restrict t,
                                 int64_t count, double *restrict l, float *restrict d)
 {

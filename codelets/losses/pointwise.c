@@ -4,8 +4,8 @@
  *
  *     value = Σ l(y, t) / divisor        dvalue/dy = l'(y, t) / divisor
  *
- * Losses are added in double: the elements of a chunk by halves, chunk after chunk in order, so the
- * value is fixed by the shape.
+ * Losses are added in double: the elements of a chunk by halves, then the chunks in order. So the
+ * shape fixes the order of the sum.
  */
 #include "codelets/losses/internal.h"
 
@@ -15,7 +15,7 @@ enum { CHUNK = GPP__LOSS_CHUNK };
 
 const char *const gpp__reductions[] = {"mean", "sum", "none", NULL};
 
-/* The sum of count <= CHUNK numbers, by halves; what lies beyond them is overwritten. */
+/* The sum of count <= CHUNK numbers, by halves. Overwrites x beyond them. */
 VECTORISED static double sum_chunk(double x[CHUNK], int64_t count)
 {
     for (int64_t k = count; k < CHUNK; k++)

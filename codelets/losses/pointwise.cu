@@ -2,15 +2,15 @@
  * codelets/losses/pointwise.cu: on CUDA, losses that are sums over elements of output and target.
  * See the losses' files for the formulas.
  *
- * The number of elements fixes how many blocks there are and which elements each one's threads add,
- * in double; the blocks' sums are added by halves. Bound by memory.
+ * The number of elements fixes how many blocks there are and which elements each thread adds. Sums
+ * are double, and the sums of blocks are added by halves. Bound by memory.
  */
 #include "codelets/cuda/norms.h"
 #include "codelets/losses/internal.h"
 
 #include <math.h>
 
-static const int64_t PART = 2048, MOST_PARTS = 2048; /* elements of a block, at least; blocks */
+static const int64_t PART = 2048, MOST_PARTS = 2048; /* fewest elements of a block; most blocks */
 
 static int64_t parts_of(int64_t count)
 {
@@ -35,7 +35,7 @@ __device__ static inline double bce(float y, float t, float *d)
     return (x < 0 ? 0 : x) - x * t + log1p(e);
 }
 
-/* A difference that is no number has no sign: it stays NaN. */
+/* A NaN has no sign, so the gradient of a NaN difference is NaN. */
 __device__ static inline double l1(float y, float t, float *d)
 {
     float off = y - t, sign = off < 0 ? -1.0f : off;

@@ -9,8 +9,8 @@
  *
  * For t >= 0, Φ(-t) = exp(-t²/2) R(t), and R(t) (Mills' ratio over √(2π)) falls slowly from 1/2: it
  * is u P(u) with u = 1 / (1 + 0.425 t) and a polynomial P fitted to all t >= 0 with relative errors
- * below 8e-8. t² is taken in two parts, the first of which is exact, so that the exponential, and
- * with it y, keeps a relative error below 6e-7 in the whole left tail, up to 1e-38.
+ * below 8e-8. t² is split into two parts, the first of which is exact. So the exponential, and with
+ * it y, keeps a relative error below 6e-7 in the whole left tail, down to values of 1e-38.
  */
 #include "codelets/ops/activation.h"
 

@@ -3,14 +3,14 @@
  * channels of a row, and over each channel alone (instancenorm). Wu, He, "Group normalization",
  * ECCV 2018; Ulyanov, Vedaldi, Lempitsky, "Instance normalization", 2016.
  *
- * Samples are (C), (C, L) or images (C, H, W), instancenorm's (C, L) or images; mean and (biased)
- * variance are those of the group, C / groups channels of one row. With h = dy · weight_c and
- * x̂ = (x - mean) / std:
+ * Samples are (C), (C, L) or images (C, H, W); for instancenorm (C, L) or images. Mean and (biased)
+ * variance are those of the group, which is C / groups channels of one row. With h = dy · weight_c
+ * and x̂ = (x - mean) / std:
  *   dx = (h - mean(h) - x̂ · mean(h · x̂)) / std    dweight = Σ dy · x̂    dbias = Σ dy
  *
- * Every row goes through the same two steps: sums of each channel, from which those of the group
- * and each channel's coefficients follow; then one pass that writes. Work is cut by rows; each unit
- * sums the parameters' gradients of its rows, and units are added in their order.
+ * Every row takes two steps. The first sums each channel, which gives the sums of each group and
+ * the coefficients of each channel. The second writes the result. Work is cut by rows. Each unit
+ * sums the parameters' gradients of its rows, and the sums of units are added in order.
  */
 #include <math.h>
 #include <string.h>
@@ -122,7 +122,7 @@ typedef struct pass {
     size_t own_bytes;
 } pass;
 
-/* A thread's part: of every channel. */
+/* A thread's own memory, with an entry for every channel. */
 typedef struct room {
     double *s1, *s2;
     float *shift, *p, *q, *r;
@@ -163,7 +163,7 @@ static gpp_status groupnorm_prepare(gpp__kernel *kernel, gpp_error *err)
     return GPP_OK;
 }
 
-/* Sums of each channel of a row around shift: of x, or with dy its products. */
+/* Sums of each channel of a row, around shift: the moments of x, or with dy the products. */
 static void sum_row(const pass *p, const float *x, const float *dy, const room *m)
 {
     memset(m->s1, 0, (size_t)(2 * p->channels) * sizeof *m->s1);
@@ -218,7 +218,7 @@ static void forward_row(const pass *p, const float *x, const room *m, group *gro
     write_row(p, x, NULL, m, y);
 }
 
-/* From sums of a row around shift to those of dy · x̂. */
+/* Turns the sums of a row around shift into sums of dy · x̂. */
 static void sums_of_products(const pass *p, const group *groups, const room *m)
 {
     int64_t each = p->channels / p->groups;

@@ -1,6 +1,6 @@
 /*
- * codelets/ops/groupnorm.cu: groupnorm and instancenorm on CUDA: a set of numbers for each row
- * (cuda/norms.h). What is saved is each group's mean and 1/std. Bound by memory, see norms.cu.
+ * codelets/ops/groupnorm.cu: groupnorm and instancenorm on CUDA. Each row is a set of cuda/norms.h.
+ * Each group's mean and 1/std are saved. Bound by memory, see norms.cu.
  */
 #include "codelets/cuda/norms.h"
 #include "codelets/op.h"

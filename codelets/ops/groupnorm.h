@@ -1,5 +1,5 @@
-/* codelets/ops/groupnorm.h: what the kernels of groupnorm and instancenorm for all kinds of devices
- * know of them. */
+/* codelets/ops/groupnorm.h: attributes of groupnorm and instancenorm, for their kernels on all
+ * devices. */
 #ifndef GPP_CODELETS_OPS_GROUPNORM_H
 #define GPP_CODELETS_OPS_GROUPNORM_H
 

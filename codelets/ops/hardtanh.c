@@ -1,5 +1,5 @@
 /*
- * codelets/ops/hardtanh.c: y = min <= x <= max, what is outside moved to the nearer end; any shape.
+ * codelets/ops/hardtanh.c: y is x clamped to [min, max]; any shape.
  *
  * The slope is 0 at both ends, as in PyTorch, so the backward needs y only. A NaN is passed on.
  */

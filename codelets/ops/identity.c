@@ -1,8 +1,8 @@
 /*
- * codelets/ops/identity.c: every output its input, any number and type of tensors.
+ * codelets/ops/identity.c: every output is an input, for any number and type of tensors.
  *
- * `identity` is a name for a place between layers; `pass` is what networks put in where a tensor
- * only goes through, and the one operator of a model without layers. No kernel runs.
+ * `identity` gives a name to a place between layers. Networks insert `pass` where a tensor only
+ * goes through, and a model without layers consists of it. No kernel runs.
  */
 #include "codelets/ops/internal.h"
 

@@ -186,7 +186,7 @@ typedef struct sum {
     int64_t count;
 } sum;
 
-/* ivdep: source and destination are the same memory or apart. */
+/* ivdep: source and destination are the same memory or do not overlap. */
 VECTORISED static void add_two(const float *a, const float *b, float *out, int64_t count)
 {
 #pragma GCC ivdep

@@ -1,9 +1,9 @@
 /*
- * codelets/ops/internal.cu: sums of tensors and boxes of them on CUDA.
+ * codelets/ops/internal.cu: sums of tensors, and boxes within tensors, on CUDA.
  *
- * All of it moves memory and does next to nothing else. Threads stride over the elements of the
- * tensor that is written, by fours where they can. The divisions that find an element's place are
- * of 32 bits where the numbers are that small, which hides them behind the loads.
+ * All of it is bound by memory. Threads stride over the elements of the tensor that is written, by
+ * fours where they can. Finding an element's place takes divisions. They are done in 32 bits where
+ * the numbers fit, which is fast enough to hide behind the loads.
  */
 #include "codelets/ops/internal.h"
 
@@ -60,7 +60,8 @@ static gpp__box fours_of(gpp__box box)
     return box;
 }
 
-/* Neighbouring lines that fill the larger tensor's are one line. */
+/* Merges dimensions that the smaller tensor fills completely: neighbouring lines become one line.
+ */
 static gpp__box merged(gpp__box box)
 {
     for (int times = 0; times < 2 && box.small[2] == box.big[2]; times++) {

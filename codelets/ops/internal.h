@@ -2,7 +2,7 @@
  * codelets/ops/internal.h: what several operators share.
  *
  * Nothing here knows an operator. Functions that take `units` split their work by shape alone, so
- * that results do not depend on threads. The end is for .cu files.
+ * that results do not depend on threads. The end of the file is for .cu files.
  */
 #ifndef GPP_CODELETS_OPS_INTERNAL_H
 #define GPP_CODELETS_OPS_INTERNAL_H
@@ -24,31 +24,31 @@ static inline int64_t gpp__max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/** Units for work that moves `floats` numbers. */
+/** How many units to cut work into that moves `floats` numbers. */
 static inline int gpp__units_of(int64_t floats)
 {
     return (int)((floats + GPP__UNIT_FLOATS - 1) / GPP__UNIT_FLOATS);
 }
 
-/** gpp_op.is_view and passes_in_eval of operators that always are; flops of those that compute
- * nothing. */
+/** gpp_op.is_view and passes_in_eval of operators for which it always holds; and gpp_op.flops of
+ * operators that compute nothing. */
 bool gpp__always(const gpp__layer *layer);
 double gpp__no_flops(const gpp__layer *layer);
 
 /** Fails unless the layer has `lo` to `hi` tuple inputs (popped tensors not counted). */
 gpp_status gpp__expect_count(const gpp__layer *layer, int lo, int hi, gpp_error *err);
 
-/** Fails unless all inputs, popped ones too, are float32 with rows of one mini-batch, and at least
- * of rank `lo`. */
+/** Fails unless all inputs, including popped ones, are float32, have rows of the same mini-batch
+ * and are at least of rank `lo`. */
 gpp_status gpp__expect_alike(const gpp__layer *layer, int lo, gpp_error *err);
 
-/** gpp_op.infer of those that take two or more float32 tensors of one shape and give one like them.
- */
+/** gpp_op.infer of operators that take two or more float32 tensors of one shape and give one of
+ * that shape. */
 gpp_status gpp__infer_equal(gpp__layer *layer, gpp_error *err);
 
 /**
- * A dimension in PyTorch's counting, 0 being the batch and negative ones counting from the end, as
- * an index into desc->dim.
+ * Turn a dimension as PyTorch counts it into an index into desc->dim. In PyTorch 0 is the batch,
+ * and negative numbers count from the end.
  * @return GPP_OK; GPP_ESHAPE with `err` filled when the sample has no such dimension
  */
 gpp_status gpp__axis(const gpp__layer *layer, const gpp__desc *desc, int64_t dim, int *axis,
@@ -67,7 +67,7 @@ typedef struct gpp__skip_attr {
     {                                                                                              \
         .name = "ns", .type = GPP__KEY_NAME, .offset = offsetof(gpp__skip_attr, ns), .count = 1    \
     }
-/** gpp_op.skips of those that stash it and of those that pop it. */
+/** gpp_op.skips of operators that stash this skip, and of those that pop it. */
 void gpp__skips_stash(gpp__layer *layer);
 void gpp__skips_pop(gpp__layer *layer);
 
@@ -77,27 +77,27 @@ typedef struct gpp__around {
 } gpp__around;
 gpp__around gpp__split_around(const gpp__desc *desc, int axis);
 
-/** Copies, or with `from` NULL zeros. */
+/** Copies; with `from` NULL it writes zeros. */
 void gpp__copy(gpp__pool *pool, const float *from, float *to, int64_t count);
 
 /** out = in[0] + in[1] + ..., from first to last; inputs >= 2; out may be in[0]. */
 void gpp__sum(gpp__pool *pool, const float *const in[], int inputs, float *out, int64_t count);
 
 /**
- * In each of `rows` rows a block of small[0]·small[1]·small[2] floats lies in a larger one, at
- * at[]. Innermost dimension last.
+ * A small tensor within a larger one: in each of `rows` rows small[0]·small[1]·small[2] floats lie
+ * in the larger tensor's row, from position at[] on. The innermost dimension is the last.
  */
 typedef struct gpp__box {
     int64_t rows, big[3], small[3], at[3];
 } gpp__box;
 typedef enum gpp__box_way {
-    GPP__BOX_PUT, /* the larger one's part = the small one; zeros when that is NULL */
-    GPP__BOX_ADD, /* += */
-    GPP__BOX_GET  /* the small one = the part */
+    GPP__BOX_PUT, /* part of the larger tensor = small tensor, or zeros when that is NULL */
+    GPP__BOX_ADD, /* part of the larger tensor += small tensor */
+    GPP__BOX_GET  /* small tensor = part of the larger tensor */
 } gpp__box_way;
 void gpp__box_run(gpp__pool *pool, const gpp__box *box, gpp__box_way way, float *big, float *small);
 
-/** The box of tensors that differ in dimension `axis` alone, of which the smaller begins at `at`.
+/** The box of two tensors that differ only in dimension `axis`, where the smaller begins at `at`.
  */
 gpp__box gpp__box_along(int64_t rows, const gpp__desc *big, const gpp__desc *small, int axis,
                         int64_t at);
@@ -115,8 +115,8 @@ void gpp__cuda_box_put(const struct gpp__cuda *cuda, const gpp__box *box, void *
 void gpp__cuda_box_get(const struct gpp__cuda *cuda, const gpp__box *box, const void *big,
                        void *small);
 
-/** A tensor made of one or two that lie in it, and of `value` where neither does. Where both do it
- * is their sum or, without `add`, the second. */
+/** How to make a tensor from one or two tensors that lie in it. Where neither lies it is `value`.
+ * Where both lie it is their sum or, without `add`, the second. */
 typedef struct gpp__overlay {
     gpp__box box[2]; /* equal rows and big[] */
     const void *part[2];
@@ -131,8 +131,8 @@ void gpp__cuda_overlay(const struct gpp__cuda *cuda, const gpp__overlay *overlay
 
 #include "codelets/cuda/cuda.h"
 
-/* Neighbouring floats that a thread loads and stores at once: 4 where everything is a multiple of
- * 16 bytes, which needs a quarter of the instructions; else 1. */
+/* Neighbouring floats that a thread loads and stores at once. 4 take a quarter of the instructions,
+ * but need addresses and lengths that are multiples of 16 bytes; otherwise it is 1. */
 template <int W> struct alignas(4 * W) gpp__pack {
     float v[W];
 };
@@ -148,7 +148,7 @@ __device__ static inline void gpp__pack_store(float *x, int64_t k, gpp__pack<W> 
     ((gpp__pack<W> *)x)[k] = value;
 }
 
-/** Whether memory at these addresses (NULL is fine) can be taken in fours. @param counts  lengths
+/** True when memory at these addresses (NULL is fine) can be taken in fours. @param counts  lengths
  * that must be multiples of 4, combined by | */
 static inline bool gpp__in_fours(int64_t counts, const void *a, const void *b, const void *c)
 {

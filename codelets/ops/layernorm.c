@@ -2,13 +2,14 @@
  * codelets/ops/layernorm.c: y = (x - mean) / sqrt(var + eps) · weight + bias over the last
  * dimensions of a sample, those of `shape`. Ba, Kiros, Hinton, "Layer normalization", 2016.
  *
- * What is normalised together is a line; mean and (biased) variance are the line's own, weight and
- * bias have its shape. Backward, with h = dy · weight, x̂ = (x - mean) / std:
- *   dx = (h - mean(h) - x̂ · mean(h · x̂)) / std    dweight = Σ dy · x̂    dbias = Σ dy   over lines
+ * The numbers that are normalised together are called a line. Mean and (biased) variance are those
+ * of the line; weight and bias have its shape. Backward, with h = dy · weight, x̂ = (x - mean) /
+ * std:
+ * dx = (h - mean(h) - x̂ · mean(h · x̂)) / std    dweight = Σ dy · x̂    dbias = Σ dy   over lines
  *
- * Images come row-major (op->row_major): their last dimensions are then the last in memory too.
- * Work is cut by lines. Each unit sums the parameters' gradients of its lines in double; units are
- * added in their order.
+ * The operator asks for row-major images (op->row_major), so that the last dimensions of a shape
+ * are also the last in memory. Work is cut by lines. Each unit sums the parameters' gradients of
+ * its lines in double, and the sums of units are added in order.
  */
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 #define UNIT      ((int64_t)1 << 16) /* elements a thread takes at a time */
 #define MAX_UNITS 32
 enum { WEIGHT, BIAS };
-enum { LINES = 8 }; /* whose share of the parameters' gradients is added at a time */
+enum { LINES = 8 }; /* lines whose parts of the parameters' gradients are added at a time */
 
 static const gpp__key layernorm_keys[] = {
     {.name = "shape",
@@ -88,7 +89,8 @@ static double layernorm_flops(const gpp__layer *layer)
 
 /* --- lines ------------------------------------------------------------------------------------ */
 
-/* x̂ = (x - shift) · rstd + rest: what forward keeps of a line. */
+/* What the forward keeps of a line: x̂ = (x - shift) · rstd + rest. shift is the float nearest to
+ * the mean, and rest corrects for the difference. */
 typedef struct line {
     float shift, rstd, rest;
 } line;
@@ -263,7 +265,7 @@ static gpp_status layernorm_forward(const gpp__kernel *kernel, const gpp__run *r
     return GPP_OK;
 }
 
-/* Sums of units in their order; the bias's are behind the weight's. */
+/* Adds the sums of the units in order. The bias's sums follow the weight's. */
 static void write_grads(const pass *p, const gpp__layer *layer, const gpp__io *io)
 {
     for (int which = WEIGHT; which <= BIAS; which++) {

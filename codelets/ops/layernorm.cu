@@ -1,7 +1,7 @@
 /*
- * codelets/ops/layernorm.cu: layernorm on CUDA. A line has up to 512 threads of a block, which read
- * it twice, the second time from the cache; short lines share a block. What is kept of a line is
- * what the CPU keeps.
+ * codelets/ops/layernorm.cu: layernorm on CUDA. Up to 512 threads of a block share a line and read
+ * it twice, the second time from the cache. Short lines share a block. The forward keeps the same
+ * numbers of a line as on the CPU.
  *
  * The parameters' gradients are sums down columns: blocks add up a chunk of lines each, in double,
  * then the chunks' sums are added in their order.
@@ -26,8 +26,8 @@ enum {
     MOST = 512,      /* threads of a block */
     WIDE = 32,       /* columns of a block for sums down them */
     DEEP = 8,        /* lines at a time */
-    NUMBERS = 16,    /* of a thread for such a sum, at least, */
-    MOST_CHUNKS = 64 /* unless there would be more of these */
+    NUMBERS = 16,    /* the fewest numbers that a thread adds for such a sum */
+    MOST_CHUNKS = 64 /* the most chunks; threads add more numbers rather than exceed it */
 };
 
 /* x̂ = (x - shift) · rstd + rest */
@@ -65,7 +65,7 @@ static gpp_status layernorm_prepare(gpp__kernel *kernel, gpp_error *err)
 
 /* --- along lines ------------------------------------------------------------------------------ */
 
-/* Up to 16 numbers a thread, as long as a block can have so many. */
+/* As many threads as give each up to 16 numbers, within the limit of a block. */
 static dim3 threads_for_lines(const shape *s)
 {
     int across = gpp__power_of_two((s->count + 15) / 16, MOST);

@@ -1,4 +1,4 @@
-/* codelets/ops/layernorm.h: what layernorm's kernels for all kinds of devices know of it. */
+/* codelets/ops/layernorm.h: attributes of layernorm, for its kernels on all devices. */
 #ifndef GPP_CODELETS_OPS_LAYERNORM_H
 #define GPP_CODELETS_OPS_LAYERNORM_H
 

@@ -1,9 +1,11 @@
 /*
- * codelets/ops/layout.c: between the two memory layouts of an image, (N, C, H, W) and (N, H, W, C).
+ * codelets/ops/layout.c: conversions between the two memory layouts of an image, (N, C, H, W) and
+ * (N, H, W, C).
  *
- * Networks alone use these: where images enter or leave a model, and around operators that want
- * them row-major. The shape, which is always said as (C, H, W), does not change. Each is the
- * other's backward. Where both layouts are the same bytes, the output is a view.
+ * Only networks insert these operators: where images enter or leave a model, and around operators
+ * that want row-major images. The shape does not change; it is always given as (C, H, W). Each
+ * conversion is the backward of the other. Where both layouts are the same bytes, the output is a
+ * view.
  */
 #include "codelets/ops/internal.h"
 

@@ -1,11 +1,11 @@
 /*
- * codelets/ops/layout.cu: between (N, C, H, W) and (N, H, W, C) on CUDA: each sample is a matrix
- * that is transposed.
+ * codelets/ops/layout.cu: conversions between (N, C, H, W) and (N, H, W, C) on CUDA. Each sample is
+ * a matrix that is transposed.
  *
  * Memory limits it. Tiles of 32 by 32 go through shared memory, so that whole lines are read and
- * written; a column more keeps their columns in different banks. Where one side of the matrix is
- * short (an image of three colours) tiles would be nearly empty: there threads go along the output,
- * and neighbours read from a few lines.
+ * written. A tile has an extra column, which keeps the elements of a column in different banks.
+ * When one side of the matrix is short (an image of three colours), tiles would be nearly empty.
+ * Then threads go along the output, and neighbours read from a few lines.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/op.h"
@@ -16,7 +16,7 @@ extern const gpp__kernels gpp__cuda_channels_last, gpp__cuda_channels_first;
 }
 
 enum { TILE = 32, LINES = 8 }; /* a block: TILE times LINES threads */
-enum { SHORT = 8 };            /* sides up to which there are no tiles */
+enum { SHORT = 8 };            /* a side up to this length is too short for tiles */
 
 /* to[s][j][i] = from[s][i][j] for `samples` matrices of `rows` by `columns`. */
 typedef struct turn {

@@ -1,9 +1,9 @@
 /*
  * codelets/ops/leaky_relu.c: y = x where x > 0, else slope · x; any shape.
  *
- * The slope is not negative, so y > 0 where x > 0 and the backward needs y only. At 0 the slope is
- * `slope`, as in PyTorch. Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network
- * acoustic models", ICML 2013.
+ * slope is not negative, so y > 0 exactly where x > 0, and the backward needs y only. The
+ * derivative at 0 is `slope`, as in PyTorch. Maas, Hannun, Ng, "Rectifier nonlinearities improve
+ * neural network acoustic models", ICML 2013.
  */
 #include "codelets/ops/activation.h"
 

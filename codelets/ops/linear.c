@@ -4,15 +4,16 @@
  * Shapes: x (rows, ..., in), W (out, in), b (out), y (rows, ..., out). Images are refused: their
  * memory is channels-last, so a flatten has to come first.
  *
- * W is read where it lies, row-major, in all three products; only x and dy, which are small beside
- * it, are put into panels. So there is no second copy of the weights and nothing to pack in a step:
+ * All three products read W where it lies, row-major. Only x and dy, which are small beside it, are
+ * copied into panels. So there is no second copy of the weights, and nothing to pack in a step:
  *
  *   forward            yᵀ = W · xᵀ     tiles of W's rows times panels of xᵀ, then transposed into y
  *   backward, data     dx = dy · W     W copied by blocks into panels as it is read
  *   backward, weights  dW = dyᵀ · x    tiles of dyᵀ's rows times panels of x
  *
- * Work is cut along W; every element is summed in one order (cpu/gemm.h), so the cut is free.
- * Rows are taken ROWS at a time, which bounds the scratch and keeps a block in the second cache.
+ * Work is cut along W. Every element is summed in one order wherever the cuts are (cpu/gemm.h), so
+ * they change no bit. Rows are taken ROWS at a time, which bounds the scratch and keeps these rows
+ * in the second cache.
  */
 #include <math.h>
 #include <string.h>
@@ -113,7 +114,7 @@ static int unit_count(double flops)
     return units < 1 ? 1 : units > MAX_UNITS ? MAX_UNITS : (int)units;
 }
 
-/* The most `count` things a unit gets, in multiples of grain. */
+/* The largest share of `count` things that a unit gets, in multiples of grain. */
 static int64_t share_max(int64_t count, int units, int64_t grain)
 {
     int64_t grains = (count + grain - 1) / grain;
@@ -137,8 +138,9 @@ static void pack_xt_unit(void *arg, int unit, int thread)
     }
 }
 
-/* Tiles of FEW_ROWS: rows of W are often a power of two apart and then share a few sets of the
- * first cache, of which each line is used sixteen times; more rows would push each other out. */
+/* Uses tiles of only FEW_ROWS rows. Rows of W are often a power of two apart and then fall into the
+ * same few sets of the first cache. Each line is used sixteen times, and with more rows the lines
+ * would evict each other before that. */
 static void forward_unit(void *arg, int unit, int thread)
 {
     const call *c = arg;
@@ -217,8 +219,8 @@ static void weights_unit(void *arg, int unit, int thread)
 {
     (void)thread;
     const call *c = arg;
-    /* Rows of dyᵀ that stay in the first cache, or, when the panels of x fit the second, few, which
-     * goes through dW in order. */
+    /* How many rows of dyᵀ to take at a time: as many as stay in the first cache. When the panels
+     * of x fit the second cache take only a few, which goes through dW in order. */
     int64_t n0, n1, group = c->rows * c->in <= SECOND_CACHE ? FEW_ROWS : 4 * OUT_GRAIN;
     gpp__share(c->out, c->units, unit, OUT_GRAIN, &n0, &n1);
     for (int64_t n = n0; n < n1; n += group)

@@ -5,9 +5,9 @@
  *   backward, data     dx[m][in] = dy · W
  *   backward, weights  dW[out][in] = dyᵀ · x      db = column sums of dy
  *
- * W is read where it lies; with GPP__MATH_BF16 the packed weights are W in bfloat16. Limits: the
- * products are cuBLAS's (cuda/gemm.h), bound by arithmetic unless rows are few; bias, its gradient
- * and conversions are passes over y, dy and x, bound by memory.
+ * W is read where it lies; with GPP__MATH_BF16 the packed weights are W in bfloat16. cuBLAS
+ * computes the products (cuda/gemm.h), bound by arithmetic unless rows are few. The bias, its
+ * gradient and the conversions are passes over y, dy and x, bound by memory.
  */
 #include "codelets/cuda/gemm.h"
 #include "codelets/op.h"

@@ -7,10 +7,10 @@
  * Padding counts as -inf. A tie goes to the first place of the window in row-major order, a NaN
  * wins.
  *
- * Forward keeps for each output the place of its maximum in the window, one byte (four when the
- * window has more than 256 places). Backward visits each input once and gathers from the windows
- * that hold it, in ascending order: nothing is cleared or added to in memory, so both ways move
- * little more than the tensors themselves.
+ * For each output, the forward keeps the place of the maximum in the window, in one byte (four when
+ * the window has more than 256 places). The backward visits each input once and gathers from the
+ * windows that hold the input, in ascending order. So nothing has to be cleared or added to in
+ * memory, and both directions move little more than the tensors themselves.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -88,8 +88,8 @@ AVX2 static inline void store_places(uint8_t *place, __m256i at)
     _mm_storel_epi64((__m128i *)(void *)place, both);
 }
 
-/* One pixel of the output, `blocks` vectors of channels: y and the places of the maxima. `ahead`:
- * to what the next line of outputs will read. */
+/* One pixel of the output, `blocks` vectors of channels: y and the places of the maxima. `ahead` is
+ * the distance to what the next line of outputs will read, for prefetching. */
 AVX2 static inline __attribute__((always_inline)) void maximum(int blocks, const pool_plan *p,
                                                                const window *wh, const window *ww,
                                                                int64_t ahead, const float *x,
@@ -220,7 +220,7 @@ static axis axis_of(const gpp__layer *layer, int k)
     };
 }
 
-/* Inputs along an axis that one window needs; padding supplies some. */
+/* How many inputs one window needs along an axis, beside those that padding supplies. */
 static int64_t least_input(const axis *a)
 {
     int64_t least = (int64_t)a->dilation * (a->kernel - 1) + 1 - 2 * (int64_t)a->padding;
@@ -308,7 +308,7 @@ static void fill_windows(axis *a)
     }
 }
 
-/* The same pairs (out, k) by input: counted, then put in their places. */
+/* Sorts the pairs (out, k) by input: counts them, then puts each in its place. */
 static void fill_hits(axis *a)
 {
     for (int32_t o = 0; o < a->out; o++)

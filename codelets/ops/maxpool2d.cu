@@ -1,11 +1,10 @@
 /*
- * codelets/ops/maxpool2d.cu: maxpool2d on CUDA. Same ties, same NaNs and same places as on CPU
- * cores: one byte for each output, four when the window has more than 256 places; results are equal
- * bit for bit.
+ * codelets/ops/maxpool2d.cu: maxpool2d on CUDA. Ties, NaNs and the saved places are as on CPU
+ * cores, and results are equal bit for bit.
  *
- * A thread makes one output, in the backward one input, which it gathers from the windows that hold
- * it, in ascending order. Neighbouring threads have neighbouring channels. Bound by memory: windows
- * overlap in the cache.
+ * Forward, a thread computes one output. Backward, a thread computes the gradient of one input, by
+ * gathering from the windows that hold the input, in ascending order. Neighbouring threads have
+ * neighbouring channels. Bound by memory: what windows share is read from the cache.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/op.h"
@@ -55,7 +54,7 @@ static gpp_status maxpool2d_prepare(gpp__kernel *kernel, gpp_error *err)
 
 /* --- places ----------------------------------------------------------------------------------- */
 
-/* k / by, and what is left. Divisions of 32 bits are several times faster. */
+/* k / by, and the remainder. Divides by 32 bits where it can, which is several times faster. */
 __device__ static inline int64_t divided(int64_t k, int64_t by, int64_t *left)
 {
     int64_t n = (k | by) >> 32 ? k / by : (int64_t)((uint32_t)k / (uint32_t)by);
@@ -106,7 +105,8 @@ __device__ static inline range windows_around(axis a, int64_t i)
     return r;
 }
 
-/* Input i's place in the window of output o, which reaches around it; -1: in one of its gaps. */
+/* The place of input i in the window of output o, which spans i. -1: i falls in a gap between the
+ * window's places (dilation). */
 __device__ static inline int64_t place_in(axis a, int64_t i, int64_t o)
 {
     int64_t off = i + a.padding - o * a.stride;

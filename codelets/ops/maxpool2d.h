@@ -1,4 +1,4 @@
-/* codelets/ops/maxpool2d.h: what maxpool2d's kernels for all kinds of devices know of it. */
+/* codelets/ops/maxpool2d.h: attributes of maxpool2d, for its kernels on all devices. */
 #ifndef GPP_CODELETS_OPS_MAXPOOL2D_H
 #define GPP_CODELETS_OPS_MAXPOOL2D_H
 

@@ -1,8 +1,8 @@
 /*
  * codelets/ops/mul.c: the product, element by element, of two or more tensors of one shape.
  *
- * Input t's gradient is dy times the product of the others, which is computed anew and not by a
- * division, so zeros are no exception.
+ * The gradient of input t is dy times the product of the other inputs. That product is computed
+ * anew: dividing y by input t would fail where the input is zero.
  */
 #include "codelets/cpu/vectorised.h"
 #include "codelets/ops/internal.h"
@@ -31,7 +31,7 @@ static void run_unit(void *arg, int unit, int thread)
     const pass *p = arg;
     int64_t at = unit * GPP__UNIT_FLOATS, count = gpp__min64(p->count - at, GPP__UNIT_FLOATS);
     (void)thread;
-    /* By pieces that stay in the first cache. */
+    /* Works in pieces that stay in the first cache. */
     for (int64_t end = at + count, piece; at < end; at += piece) {
         piece = gpp__min64(end - at, 2048);
         copy(p->factor[0] + at, p->out + at, piece);

@@ -1,8 +1,8 @@
 /*
  * codelets/ops/mul.cu: the product of tensors, element by element, on CUDA.
  *
- * An input's gradient is the product of the output's and all other inputs, in the CPU's order.
- * Memory limits both ways.
+ * The gradient of an input is the output's gradient times all other inputs, multiplied in the order
+ * of the CPU. Memory limits both directions.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/op.h"

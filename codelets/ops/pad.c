@@ -2,7 +2,7 @@
  * codelets/ops/pad.c: an image with `left`, `right`, `top` and `bottom` more columns and lines,
  * filled with `value`.
  *
- * Without any it is a view. The backward takes the gradient's inner part.
+ * Without any border it is a view. The backward takes the gradient's inner part.
  */
 #include "codelets/ops/pad.h"
 

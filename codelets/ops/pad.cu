@@ -1,6 +1,6 @@
 /*
  * codelets/ops/pad.cu: an image with a border, on CUDA. Every element of the output is written
- * once, the input's or the value; the gradient is copied out of the inner part. Memory limits both.
+ * once, from the input or with the value. The backward copies the inner part. Memory limits both.
  */
 #include "codelets/ops/pad.h"
 

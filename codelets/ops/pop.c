@@ -1,13 +1,13 @@
 /*
- * codelets/ops/pop.c: a skip put together with the tensor at hand: added to it, or behind it along
- * a dimension (cat dim=D, the batch being 0).
+ * codelets/ops/pop.c: combines a skip with the tensor at hand: adds it, or appends it along a
+ * dimension (cat dim=D, where 0 is the batch).
  *
  *   pop      (x, the popped tensor) -> x + popped, or x then popped along D
  *   combine  (x, z) -> the same of any two tensors: the end of a block applied to a skip
  *
  * With pad=1 images may differ in height and width: the smaller one is filled up with zeros at the
- * bottom and the right, as U-Nets want it (Ronneberger, Fischer, Brox, "U-Net", MICCAI 2015, crop
- * instead). A skip that is absent adds nothing; it cannot be joined, which fails the step.
+ * bottom and the right, which U-Nets need (Ronneberger, Fischer, Brox, "U-Net", MICCAI 2015, crop
+ * instead). An absent skip adds nothing. Joining an absent skip fails the step.
  */
 #include <stdio.h>
 

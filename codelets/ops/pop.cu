@@ -1,9 +1,9 @@
 /*
- * codelets/ops/pop.cu: a skip put together with the tensor at hand, on CUDA.
+ * codelets/ops/pop.cu: combines a skip with the tensor at hand, on CUDA.
  *
- * The output is written once, whatever is added, joined or filled up; gradients are copied out of
- * its own. Memory limits both. An absent skip is refused: a pipe on CUDA devices takes no model
- * that may stash none.
+ * The output is written once, whether tensors are added, joined or filled up. The gradients are
+ * copied out of the output's gradient. Memory limits both. An absent skip is refused here: a pipe
+ * on CUDA devices takes no model that may stash none.
  */
 #include "codelets/ops/pop.h"
 

@@ -19,8 +19,8 @@ typedef struct gpp__pop_attr {
     bool pad;
 } gpp__pop_attr;
 
-/** Where input `t` lies in the output. Filled-up images are boxes of three dimensions; else two
- * differ in one dimension at most. */
+/** Where input `t` lies in the output. Images that are filled up need a box of three dimensions;
+ * otherwise input and output differ in one dimension at most. */
 gpp__box gpp__pop_box(const gpp__kernel *kernel, int t);
 
 /** Whether input `t` is as large as the output, so that nothing else lies there. */

@@ -1,8 +1,8 @@
 /*
  * codelets/ops/position_embedding.cu: a learned row for each position, on CUDA.
  *
- * Memory limits all of it: the addition, the table staying in a cache, the sums over rows for the
- * table's gradient, and the copy of the other.
+ * Memory limits all of it: the addition (the table stays in a cache), the sums over rows for the
+ * table's gradient, and the copy of dy to dx.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/op.h"

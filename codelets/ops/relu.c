@@ -1,16 +1,16 @@
 /*
  * codelets/ops/relu.c: y = max(x, 0), any shape.
  *
- * The backward needs y only, dx = dy where y > 0, so x's memory may be y's and dx's dy's. As in
- * PyTorch the slope at 0 is 0 and a NaN is passed on, forward and backward. Element by element and
- * exact: neither the cut into units nor the width of vectors can change a bit.
+ * The backward needs y only, dx = dy where y > 0. So y may share memory with x, and dx with dy. As
+ * in PyTorch the slope at 0 is 0, and a NaN is passed on, forward and backward. Every element is
+ * computed alone and exactly, so neither the cut into units nor the width of vectors changes a bit.
  */
 #include "codelets/cpu/vectorised.h"
 #include "codelets/op.h"
 
 #define UNIT ((int64_t)1 << 16) /* elements a thread takes at a time */
 
-/* ivdep: source and destination are the same memory or apart. */
+/* ivdep: source and destination are the same memory or do not overlap. */
 VECTORISED static void clip(const float *x, float *y, int64_t count)
 {
 #pragma GCC ivdep

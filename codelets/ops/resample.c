@@ -59,7 +59,7 @@ static bool table_init(table *t, const gpp__layer *layer, gpp__window_fn window,
     return true;
 }
 
-/* The same pairs by input, outputs ascending: counted, then put in their places. */
+/* Sorts the pairs by input, outputs ascending: counts them, then puts each in its place. */
 static bool table_turn(table *t, const table *of)
 {
     int32_t weights = of->first[of->to];

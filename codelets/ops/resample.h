@@ -4,9 +4,9 @@
  *
  *   y[o, q] = Σ_h Σ_w a(o, h) b(q, w) x[h, w]
  *
- * The weights are a product of one for each direction, so an operator describes a window of inputs
- * for each output along an axis, and its backward is the same sum with the two tables transposed.
- * Every pixel is computed once and in one order: nothing is added to in memory.
+ * A weight is the product of one weight for each direction. So an operator only describes, for each
+ * output along an axis, the window of its inputs. The backward is the same sum with the two tables
+ * transposed. Every pixel is computed once and in one order; nothing is added to in memory.
  */
 #ifndef GPP_CODELETS_OPS_RESAMPLE_H
 #define GPP_CODELETS_OPS_RESAMPLE_H
@@ -28,7 +28,7 @@ typedef gpp__window (*gpp__window_fn)(const gpp__layer *layer, int axis, int64_t
 
 /** gpp_op.prepare of an operator from one image to one image with as many channels. */
 gpp_status gpp__resample_prepare(gpp__kernel *kernel, gpp__window_fn window, gpp_error *err);
-/* The others. */
+/* The other functions of gpp_op. */
 void gpp__resample_release(gpp__kernel *kernel);
 gpp_status gpp__resample_forward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io);
 gpp_status gpp__resample_backward(const gpp__kernel *kernel, const gpp__run *run,

@@ -8,17 +8,18 @@
  *
  *   q, k, v = x · Wᵀ + b      P = softmax(q kᵀ / √d)      o = P v      y = o · Wpᵀ + bp
  *
- * with causal=1 position i sees positions up to i only. Everything is initially uniform in ±1/√D,
- * as in linear.
+ * With causal=1 position i sees only the positions up to i. All parameters are initially uniform in
+ * ±1/√D, as in linear.
  *
- * P is never whole: queries are taken QUERIES at a time, the exponentials of their scores fill a
- * strip, and a row's largest score and sum are kept. The backward computes the strip again from
- * them (Dao et al., "FlashAttention", NeurIPS 2022), so that what is saved grows with T, not T²:
+ * P never exists as a whole. Queries are taken QUERIES at a time, and the exponentials of their
+ * scores fill a strip. Only the largest score and the sum of each query are kept, from which the
+ * backward computes the strip again (Dao et al., "FlashAttention", NeurIPS 2022). So the saved
+ * memory grows with T, not T²:
  *
  *   dv = Pᵀ do     dP = do vᵀ     dS = P (dP - Σ_j P dP) / √d     dq = dS k     dk = dSᵀ q
  *
- * One (row, head) is one unit of work, the products around are cut by rows (cpu/gemm.h: cutting
- * changes no bit).
+ * One (row, head) is one unit of work. The products with the weights are cut by rows (cpu/gemm.h:
+ * cutting changes no bit).
  */
 #include <math.h>
 #include <string.h>
@@ -316,7 +317,8 @@ static void pack_straight(const pass *p, const float *m, float *panels)
                        panels + t * padded);
 }
 
-/* strip[n][seen] = rows · mᵀ; whole panels, whatever is behind `seen`. */
+/* strip[n][seen] = rows · mᵀ. Computes whole panels, so columns behind `seen` get some value too.
+ */
 static void strip_of(const pass *p, int64_t n, int64_t seen, const float *rows, int64_t row_step,
                      const float *panels, float *strip, int64_t step)
 {
@@ -335,7 +337,7 @@ static void strip_times(const pass *p, int64_t n, int64_t seen, const float *str
                   out_step, t > 0);
 }
 
-/* out[seen][depth] += stripᵀ · rows: every query's part to every key it sees. */
+/* out[seen][depth] += stripᵀ · rows: adds the part of every query to every key it sees. */
 static void add_turned(const pass *p, const room *m, int64_t n, int64_t seen, const float *strip,
                        const float *rows, int64_t row_step, float *out)
 {
@@ -390,14 +392,14 @@ VECTORISED static void score_gradient(const float *restrict prob, float delta, f
         dp[k] = prob[k] * (dp[k] - delta) * scale;
 }
 
-/* Keys that query i sees; those behind are 0 in a strip of `seen`. */
+/* The number of keys that query i sees. In a strip of `seen` keys the others are 0. */
 static int64_t keys_of(const pass *p, int64_t i)
 {
     return p->causal ? i + 1 : p->length;
 }
 
-/* The strip of queries from `first` on: exponentials of their scores, and in norm [n][2] what makes
- * them probabilities. */
+/* The strip of the queries from `first` on: exponentials of their scores, and in norm [n][2] the
+ * numbers that turn them into probabilities. */
 static void softmax_strip(const pass *p, int64_t first, int64_t n, int64_t seen, const room *m,
                           float *norm)
 {
@@ -427,7 +429,7 @@ static void forward_head(const pass *p, const head *h, const room *m)
     }
 }
 
-/* P again, from what forward kept, and dS over dP. */
+/* Computes P again from what the forward kept, and replaces dP by dS. */
 static void probabilities(const pass *p, const head *h, int64_t first, int64_t n, int64_t seen,
                           const room *m)
 {
@@ -497,7 +499,7 @@ static pass pass_of(const gpp__kernel *kernel)
     return p;
 }
 
-/* Saved, one behind the other: q, k, v of all positions; o; largest scores and sums. */
+/* Saved, one after the other: q, k, v of all positions; o; largest scores and sums. */
 static size_t qkv_bytes(const pass *p)
 {
     return gpp__align((size_t)(3 * p->rows * p->length * p->width) * sizeof(float));
@@ -518,7 +520,8 @@ static size_t floats(int64_t count)
     return gpp__align((size_t)count * sizeof(float));
 }
 
-/* Scratch: what is not saved, or gradients of it; panels; the threads' own. */
+/* Scratch: what is not saved or, in the backward, its gradients; panels; each thread's own memory.
+ */
 static gpp_status self_attention_prepare(gpp__kernel *kernel, gpp_error *err)
 {
     (void)err;

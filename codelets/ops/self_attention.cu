@@ -1,20 +1,22 @@
 /*
  * codelets/ops/self_attention.cu: self_attention on a device. Formulas: self_attention.c.
  *
- * Scores are made for a strip of queries of several heads at a time, all keys that they see, by
- * products of cuBLAS in batches; an own kernel turns them into probabilities, in the backward with
- * their gradients. A strip is at most QUERIES queries, and as few as FEWEST where SCORES bytes
- * demand it, so the scratch does not grow with the square of the sequence; with causal=1 keys after
- * a strip's last query are left out. As on CPU cores q, k, v, o and each query's largest score and
- * sum are saved, and the backward makes the strips again.
+ * Work goes by strips: the scores of some queries of several heads with all keys that they see.
+ * Batched products of cuBLAS compute the scores; a kernel here turns them into probabilities and,
+ * in the backward, into their gradients. A strip has at most QUERIES queries, and as few as FEWEST
+ * where they would take more than SCORES bytes, so the scratch does not grow with the square of the
+ * sequence. With causal=1 keys after a strip's last query are left out. As on CPU cores q, k, v, o
+ * and each query's largest score and sum are saved, and the backward makes the strips again.
  *
- * A head of a row is found by two steps, over rows and over heads; the longer of the two is a batch
- * of cuBLAS (`inner`), the other a loop (`outer`), of which several make a chunk. Strips, chunks
- * and which is which follow from the shape alone. The backward goes through the strips from the
- * last: it sees every key, so its products assign dk and dv and the others add to them.
+ * A head of a row is found by two steps, over rows and over heads. The longer of the two is a batch
+ * of cuBLAS (`inner`); the other is a loop (`outer`), of which several passes make a chunk. Strips,
+ * chunks and the choice of inner and outer follow from the shape alone. The backward starts with
+ * the last strip: that strip sees every key, so its products can assign dk and dv, to which the
+ * other strips add.
  *
- * Limits: the products by arithmetic (those with d columns by memory when d is small), the kernels
- * of the strips by memory: they read each score two or three times, mostly from the second cache.
+ * The products are limited by arithmetic (those with d columns by memory when d is small). The
+ * kernels of the strips are limited by memory: they read each score two or three times, mostly from
+ * the second cache.
  */
 #include <math.h>
 
@@ -308,7 +310,8 @@ static int64_t strip_at(const call *c, int64_t outer)
     return (outer - c->chunk) * c->p.inner.count * c->p.strip * c->p.step;
 }
 
-/* P or dS, as an operand; its float32 is where it stands unless it was converted. */
+/* P or dS as an operand: the converted numbers, or the float32 strip itself when nothing was
+ * converted. */
 static gpp__cuda_matrix strip_of(const call *c, int64_t outer, const void *converted,
                                  const float *plain, bool turned)
 {
@@ -348,7 +351,7 @@ static gpp_status strip_times(const call *c, int64_t outer, gpp__cuda_matrix str
     return multiply(c, &product);
 }
 
-/* Gradients of all keys, or values, that the strip sees: = or += stripᵀ · rows. */
+/* Gradients of all keys, or of all values, that the strip sees: = or += stripᵀ · rows. */
 static gpp_status add_turned(const call *c, int64_t outer, gpp__cuda_matrix strip,
                              gpp__cuda_matrix rows, int part)
 {
@@ -372,7 +375,7 @@ static strip strip_for_kernel(const call *c)
     return s;
 }
 
-/* Threads of a block: no more than keys, in powers of two. */
+/* Threads of a block: a power of two, no more than there are keys. */
 static unsigned threads_for(int64_t keys)
 {
     unsigned threads = 32;
@@ -452,7 +455,7 @@ static gpp_status backward_strip(const call *c)
     return status;
 }
 
-/* Strips from the last one, chunks of heads within. */
+/* Calls `strip` for the strips from the last to the first, and within each for its chunks. */
 static gpp_status every_strip(call *c, gpp_status (*strip)(const call *))
 {
     const plan *p = &c->p;

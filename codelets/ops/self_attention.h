@@ -1,5 +1,5 @@
 /*
- * codelets/ops/self_attention.h: the attributes of self_attention, for its kernels of all devices.
+ * codelets/ops/self_attention.h: attributes of self_attention, for its kernels on all devices.
  */
 #ifndef GPP_CODELETS_OPS_SELF_ATTENTION_H
 #define GPP_CODELETS_OPS_SELF_ATTENTION_H

@@ -6,9 +6,10 @@
  *   log_softmax   y = (x - max) - log s                       dx = dy - exp(y) Σ dy
  *
  * The largest exponential is 1, so nothing overflows and s is at least 1. Where one y is nearly 1,
- * dy and the mean Σ dy y cancel: so that is done in double, and divided by Σ y, which differs from
- * 1 by as much as y was rounded. In memory a tensor is [outer][dimension][inner]: where inner is 1
- * a row is summed in strands; else up to COLUMNS neighbours go side by side, each summed in order.
+ * dy and the mean Σ dy y cancel. So the difference is computed in double, and the mean is divided
+ * by Σ y, which differs from 1 by the rounding of y. In memory a tensor is
+ * [outer][dimension][inner]. Where inner is 1, a row is summed in strands. Otherwise up to COLUMNS
+ * neighbours are worked on side by side, and each is summed in order.
  */
 #include "codelets/ops/softmax.h"
 #include "codelets/ops/activation.h"
@@ -106,8 +107,8 @@ VECTORISED static double row_mean(bool log, const float *y, const float *g, int6
     return log ? up[0] : up[0] / down[0];
 }
 
-/* Last steps, for a row with one `top` and `scale`. ivdep: source and destination are the same
- * memory or apart. */
+/* The last steps, for a row with one `top` and `scale`. ivdep: source and destination are the same
+ * memory or do not overlap. */
 VECTORISED static void finish(bool log, const float *x, float top, float scale, float *y,
                               int64_t count)
 {

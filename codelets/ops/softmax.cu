@@ -2,16 +2,16 @@
  * codelets/ops/softmax.cu: softmax and its logarithm on CUDA, along any dimension; formulas in
  * softmax.c.
  *
- * In memory a tensor is [outer][length][inner], and `lines` = outer · inner lines of `length`
- * elements, `inner` apart, are each given to a group of threads of a block, a power of two. Where
- * inner is 1 the threads of a group are neighbours, so that they read neighbouring elements; else
- * groups lie across the block, so that neighbouring threads have neighbouring lines. A thread takes
- * every group-th element, and the group's results are combined in a tree: the order of sums is
- * fixed by the shape.
+ * In memory a tensor is [outer][length][inner]. It has `lines` = outer · inner lines of `length`
+ * elements, which lie `inner` apart. A group of threads of a block, a power of two, works on a
+ * line. Where inner is 1 the threads of a group are neighbours, so that they read neighbouring
+ * elements. Otherwise groups lie across the block, so that neighbouring threads have neighbouring
+ * lines. Of a group of k threads each takes every k-th element, and their results are combined in a
+ * tree, so the shape fixes the order of sums.
  *
- * A line is read three times, mostly from a cache after the first: memory limits it. The backward
- * sums and subtracts in double, as the CPU does where dy and its mean cancel; GPUs that are slow at
- * that are limited by it.
+ * A line is read three times, mostly from a cache after the first, so memory limits the kernels.
+ * The backward sums and subtracts in double, as the CPU does, because dy and its mean cancel. GPUs
+ * that are slow at double precision are limited by that.
  */
 #include "codelets/ops/softmax.h"
 
@@ -52,7 +52,8 @@ __device__ static inline part part_of(const groups *g, int64_t first)
     return p;
 }
 
-/* The largest of the group's numbers, and the sum; to all its threads. A NaN is not the largest. */
+/* The largest of the group's numbers, and their sum. All threads of the group get the result. A NaN
+ * is never the largest. */
 __device__ static inline float group_top(const groups *g, int rank, float x)
 {
     __shared__ float room[GPP__THREADS];

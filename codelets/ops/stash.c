@@ -1,5 +1,5 @@
 /*
- * codelets/ops/stash.c: putting a tensor aside under a name, and taking one back as it is.
+ * codelets/ops/stash.c: sets a tensor aside under a name, and takes one back as it is.
  *
  *   stash    (x) -> (x, the skip x)     one tensor of any shape and type
  *   unstash  () -> the popped tensor    the beginning of a block that a pop applies to its skip

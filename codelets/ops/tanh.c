@@ -1,9 +1,8 @@
 /*
  * codelets/ops/tanh.c: y = tanh(x), any shape.
  *
- * tanh |x| = t / (t + 2) with t = exp(2|x|) - 1, which loses nothing near 0; from 2|x| = 40 on it
- * is
- * 1. The backward needs y only: dx = dy (1 - y²).
+ * tanh |x| = t / (t + 2) with t = exp(2|x|) - 1, which loses nothing near 0. From 2|x| = 40 on the
+ * result is 1. The backward needs y only: dx = dy (1 - y²).
  */
 #include "codelets/ops/activation.h"
 

@@ -3,10 +3,10 @@
  *
  * An output pixel's inputs are the product of a window for each direction (upsample.h), and so are
  * the outputs that an input pixel's gradient comes from. A first, small kernel writes the windows
- * of all lines and columns to scratch, where positions are computed in double as on the CPU; then a
- * thread sums one pixel's rectangle for one channel or four. Nothing is added to in memory, so the
- * order of a sum is that of the rectangle. Reading the larger image limits it; inputs that pixels
- * share come from the caches.
+ * of all lines and columns to scratch. It computes positions in double, as on the CPU. Then a
+ * thread sums the rectangle of one pixel, for one channel or four. Nothing is added to in memory,
+ * so the order of a sum is that of the rectangle. Reading the larger image sets the limit; inputs
+ * that pixels share come from the caches.
  */
 #include "codelets/ops/upsample.h"
 
@@ -129,7 +129,7 @@ template <int W> static __global__ void forward(resample r, const float *x, floa
     }
 }
 
-/* With what weight input `i` is in a window that it is in. */
+/* The weight of input `i` in a window that holds it. */
 __device__ static inline float weight_in(const window *w, int64_t i)
 {
     return i == w->first ? w->head : w->rest;

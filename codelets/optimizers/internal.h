@@ -1,10 +1,10 @@
 /*
  * codelets/optimizers/internal.h: what optimizers have in common: their keys.
  *
- * All follow PyTorch's formulas, with its keys and defaults. Elements are independent and the
- * arithmetic is float32 without contraction, so results do not depend on how parameters are cut
- * into arrays; numbers that are the same for all elements are computed in double. One pass over
- * memory.
+ * All optimizers follow PyTorch's formulas, with its keys and defaults. Elements are independent
+ * and the arithmetic is float32 without contraction, so results do not depend on how parameters are
+ * cut into arrays. Numbers that are the same for all elements are computed in double. An update is
+ * one pass over memory.
  */
 #ifndef GPP_CODELETS_OPTIMIZERS_INTERNAL_H
 #define GPP_CODELETS_OPTIMIZERS_INTERNAL_H
@@ -13,10 +13,10 @@
 
 #include "codelets/optimizer.h"
 
-/* No root here sets errno: said so, it is vectorised. */
+/* `const` tells the compiler that sqrtf need not set errno here, so that it can be vectorised. */
 extern float sqrtf(float x) __attribute__((const));
 
-/* Keys with the name of their place in the struct `attrs`. */
+/* A key whose name is also that of its field in the struct `attrs`. */
 #define GPP__REAL_KEY(attrs, key, lowest, value)                                                   \
     {                                                                                              \
         .name = #key, .type = GPP__KEY_REAL, .offset = offsetof(attrs, key), .count = 1,           \
@@ -27,8 +27,8 @@ extern float sqrtf(float x) __attribute__((const));
         .name = #key, .type = GPP__KEY_BOOL, .offset = offsetof(attrs, key), .count = 1, .max = 1  \
     }
 
-/* Decay rates of the running means of gradients and of their squares: read with gpp__beta, NaN
- * when they were not given. */
+/* Decay rates of the running means of the gradients and of their squares. They are NaN when not
+ * given, so read them with gpp__beta. */
 #define GPP__BETAS_KEY(attrs)                                                                      \
     {                                                                                              \
         .name = "betas", .type = GPP__KEY_REAL, .offset = offsetof(attrs, betas), .count = 2,      \

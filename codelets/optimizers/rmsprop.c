@@ -12,8 +12,8 @@
  * with recurrent neural networks", arXiv 1308.0850. s - a² is a variance: where rounding makes it
  * negative it is 0.
  *
- * The momentum's array is there, unused, when it is centered without momentum: arrays keep their
- * places.
+ * Centered without momentum, the array of the momentum exists but is unused, so that every array
+ * keeps its index.
  */
 #include "codelets/cpu/vectorised.h"
 #include "codelets/cuda/update.h"

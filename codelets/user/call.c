@@ -1,10 +1,11 @@
 /*
- * codelets/user/call.c: a user operator's functions called, with tensors instead of our pointers.
+ * codelets/user/call.c: calls a user operator's functions, with tensors instead of our pointers.
  *
- * A call lives on the stack: nothing is allocated, and any number of them may run at once. It obeys
- * a protocol: each declared skip is named, each popped one once. It is checked after the function
- * has returned, stashes first, in forwards alone. What the function says with gpp_call_fail, or did
- * wrong first, is the failure reported; a status alone gets words of ours.
+ * A call lives on the stack: nothing is allocated, and any number of calls may run at once. A
+ * forward has to name each declared skip, and each popped one once. This is checked after the
+ * function has returned, stashes first. The failure reported is the first one: what the function
+ * said with gpp_call_fail, or its first misuse. A function that only returns a status gets a
+ * message of ours.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -108,7 +109,7 @@ static void set_tensors(frame *f, const gpp__kernel *kernel, const gpp__io *io)
     }
 }
 
-/* Gradients are the function's to add to, so those that are to be assigned start from zero. */
+/* The function always adds to gradients, so gradients that should be assigned are zeroed first. */
 static void set_params(frame *f, const gpp__layer *layer, const gpp__run *run, const gpp__io *io)
 {
     for (int p = 0; p < layer->param_count; p++) {
@@ -138,7 +139,7 @@ static void set_savings(frame *f, const gpp__kernel *kernel, const gpp__io *io)
             tensor_of(&v->shape[k], kernel, io->saved ? (char *)io->saved + v->at[k] : NULL);
 }
 
-/* First row in the mini-batch: that of the first tensor that has rows of one. */
+/* First row in the mini-batch, taken from the first tensor that has rows of a mini-batch. */
 static int64_t first_row(const gpp__layer *layer, const gpp__run *run)
 {
     for (int t = 0; t < layer->in_count + layer->out_count; t++) {
@@ -182,7 +183,7 @@ static void set_frame(frame *f, const gpp__kernel *kernel, const gpp__run *run, 
     set_savings(f, kernel, io);
 }
 
-/* The failure of a call, if it is one, in words: those of the function, or ours. */
+/* The status of a call. A failure gets the function's message, or one of ours. */
 static gpp_status outcome(const frame *f, gpp_status status, const gpp__layer *layer)
 {
     const struct gpp_call_inside *inside = &f->inside;
@@ -203,7 +204,7 @@ static gpp_status outcome(const frame *f, gpp_status status, const gpp__layer *l
                            gpp_status_text(status));
 }
 
-/* "'a', 'b'": the names of a list that have no bit in `seen`. */
+/* Writes the names of a list that have no bit in `seen`, as "'a', 'b'". */
 static bool missing(int count, const char name[][GPP__NAME], uint32_t seen, char *out, size_t size)
 {
     size_t used = 0;
@@ -281,7 +282,7 @@ gpp_status gpp__user_backward_cuda(const gpp__kernel *kernel, const gpp__run *ru
 
 /* --- what a call may ask ---------------------------------------------------------------------- */
 
-/* Number of a stash, or of a pop; -1, which fails a forward, when it was not declared. */
+/* Index of a stash, or of a pop. -1 when it was not declared, which fails a forward. */
 static int skip_of(gpp_call *call, const char *name, bool stash)
 {
     if (!call)
@@ -343,7 +344,7 @@ gpp_status gpp_call_fail(gpp_call *call, gpp_status status, const char *format, 
     char words[sizeof((gpp_error *)0)->msg];
     va_list args;
     if (status == GPP_OK || !gpp__is_status(status))
-        status = GPP_EKERNEL; /* whoever says what went wrong has failed */
+        status = GPP_EKERNEL; /* a function that reports a failure has failed, even with GPP_OK */
     if (!call)
         return status;
     va_start(args, format);

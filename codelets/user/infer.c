@@ -1,10 +1,10 @@
 /*
- * codelets/user/infer.c: what a user operator declares for a layer: outputs, stashes, parameters,
- * saved tensors, all of it checked before anybody counts on it.
+ * codelets/user/infer.c: what a user operator declares for a layer: outputs, stashes, parameters
+ * and saved tensors. All of it is checked before it is used.
  *
- * What infer says about saved tensors has no place in a gpp__layer, so it is asked again where it
- * is needed (a kernel is compiled, parameters are initialised, flops are counted), never during a
- * step.
+ * A gpp__layer has no field for what infer says about saved tensors. So infer is called again where
+ * that is needed: when a kernel is compiled, parameters are initialised or flops are counted, but
+ * never during a step.
  */
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static gpp_status check_dims(const place *p, int64_t rows, int rank, int most, c
                 : FAIL(p, err, "of %d dimensions has more elements than memory can hold", rank);
 }
 
-/* The mini-batch 0 is always there; others are known by the layer's inputs. */
+/* Mini-batch 0 always exists. Another one exists when an input of the layer belongs to it. */
 static bool batch_exists(const gpp__layer *layer, int batch)
 {
     for (int t = 0; t < layer->in_count; t++)
@@ -121,7 +121,7 @@ static gpp_status check_signature(const gpp__layer *layer, const gpp_signature *
     return status ? status : check_params(layer, s, err);
 }
 
-/* A failure of infer: the function's own words, or its status. */
+/* Reports a failure of infer with the function's own message, or with its status. */
 static gpp_status report_infer(const gpp__layer *layer, gpp_status status, const gpp_error *said,
                                gpp_error *err)
 {
@@ -138,7 +138,7 @@ static gpp_status report_infer(const gpp__layer *layer, gpp_status status, const
                            layer->index, layer->label, said->msg[0] ? said->msg : words);
 }
 
-/* Where the rows are not fixed their number says nothing. */
+/* Clears the number of rows where rows are not fixed, since it means nothing there. */
 static void forget_rows(int count, gpp_shape shape[])
 {
     for (int t = 0; t < count; t++)
@@ -184,8 +184,7 @@ gpp_status gpp__user_infer(gpp__layer *layer, gpp_error *err)
     return GPP_OK;
 }
 
-/* A seed of the parameter's own, so that a function that knows nothing of layers may use it as it
- * is. */
+/* A seed of the parameter's own, which a function that knows nothing of layers can use directly. */
 static uint64_t seed_of(const gpp__layer *layer, int p, uint64_t seed)
 {
     uint64_t what =

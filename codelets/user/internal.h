@@ -1,6 +1,6 @@
 /*
- * codelets/user/internal.h: what a user operator is inside, shared by user.c (definitions),
- * infer.c (what they declare for a layer) and call.c (their functions called).
+ * codelets/user/internal.h: the inside of a user operator, shared by user.c (definitions), infer.c
+ * (what a definition declares for a layer) and call.c (calls of its functions).
  */
 #ifndef GPP_CODELETS_USER_INTERNAL_H
 #define GPP_CODELETS_USER_INTERNAL_H
@@ -34,9 +34,9 @@ static inline const gpp__user_op *gpp__user_of(const gpp__layer *layer)
 
 /* user.c */
 bool gpp__is_status(gpp_status status);
-/** 1 ... `most` letters, digits, '_' and characters of `also`. */
+/** True when `word` is 1 ... `most` letters, digits, '_' and characters of `also`. */
 bool gpp__user_word(const char *word, size_t most, const char *also);
-/** Place of a name in a list, or -1. */
+/** Index of a name in a list, or -1. */
 int gpp__user_find(int count, const char name[][GPP__NAME], const char *wanted);
 
 /* infer.c: functions of the gpp_op, and what infer declares for the layer's inputs, checked.

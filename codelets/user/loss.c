@@ -1,10 +1,10 @@
 /*
- * codelets/user/loss.c: a loss of the user's, called with tensors instead of our pointers.
+ * codelets/user/loss.c: calls a user's loss, with tensors instead of our pointers.
  *
- * A call lives on the stack: nothing is allocated, and any number of them may run at once. What the
- * function wrote into its error record is the message, behind the loss's name; a status alone gets
- * words of ours. What it declares as target is checked before anybody counts on it. Calls on a GPU
- * are in codelets/user/loss.cu.
+ * A call lives on the stack: nothing is allocated, and any number of calls may run at once. A
+ * failure's message is the loss's name and what the function wrote into its error record. A
+ * function that only returns a status gets a message of ours. The declared target is checked before
+ * it is used. Calls on a GPU are in codelets/user/loss.cu.
  */
 #include "codelets/user/loss.h"
 
@@ -123,7 +123,7 @@ gpp_loss_call gpp__user_loss_call(const gpp__loss_call *call, gpp_error *said)
     };
 }
 
-/* A value that the function does not set is NaN. */
+/* The value is NaN unless the function sets it. */
 static gpp_status user_run(const gpp__loss_call *call)
 {
     const gpp_loss_function *def = call->attr;
@@ -153,7 +153,8 @@ static gpp_status check_definition(const gpp_loss_function *def, gpp_error *err)
 }
 
 #ifdef GPP__WITH_CUDA
-/* What no memory holds is the most that can be added up and refused. */
+/* A size that no memory can hold is cut to the largest one that can still be added up and refused.
+ */
 static size_t user_scratch(const void *attr, const gpp__desc *y, int64_t rows)
 {
     const gpp_loss_function *def = attr;

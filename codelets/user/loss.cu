@@ -1,9 +1,9 @@
 /*
- * codelets/user/loss.cu: a loss of the user's, called to launch kernels.
+ * codelets/user/loss.cu: calls a user's loss, which launches kernels.
  *
- * The value is made NaN on the stream before, so that one which no kernel writes is none, as on
- * cores. A launch of theirs that was refused is the loss's failure: asked for here, it is reported
- * under its name.
+ * The stream sets the value to NaN first, so that it is NaN unless a kernel writes it, as on CPU
+ * cores. Launch errors are asked for right after the call, so that a refused launch is reported as
+ * a failure of this loss.
  */
 #include "codelets/cuda/cuda.h"
 #include "codelets/user/loss.h"

@@ -1,9 +1,9 @@
 /*
- * codelets/user/loss.h: a loss of the user's (gridpipe/loss.h) as a gpp_loss.
+ * codelets/user/loss.h: a user's loss (gridpipe/loss.h) as a gpp_loss.
  *
- * It divides by nothing (its divisor is 1), has no unreduced losses (each is NULL) and no class
- * weights. Its attributes are the definition, so that they may be kept as those of any loss: a pipe
- * copies attr_size bytes from gpp__user_loss_attr.
+ * Its divisor is 1, it has no unreduced losses (each is NULL) and takes no class weights. Its
+ * attributes are the definition, so a pipe can keep them like those of any loss: it copies
+ * attr_size bytes from gpp__user_loss_attr.
  */
 #ifndef GPP_CODELETS_USER_LOSS_H
 #define GPP_CODELETS_USER_LOSS_H
@@ -24,15 +24,15 @@ gpp_status gpp__user_loss_new(gpp_loss **loss, const gpp_loss_function *def, gpp
 /** NULL is fine. */
 void gpp__user_loss_free(gpp_loss *loss);
 
-/** What its functions take as attributes, attr_size bytes; lives as long as the loss. */
+/** What the loss's functions take as attributes, attr_size bytes; lives as long as the loss. */
 const void *gpp__user_loss_attr(const gpp_loss *loss);
 
 /* --- a call, on cores and on CUDA ------------------------------------------------------------- */
 
-/** What the user's functions see of a call, with `said` as their error record. */
+/** A call as the user's functions see it, with `said` as their error record. */
 gpp_loss_call gpp__user_loss_call(const gpp__loss_call *call, gpp_error *said);
-/** The outcome of the user's `function` ("run"), which has returned `status` and may have said
- * something. */
+/** The status of a call of the user's `function` ("run"), which has returned `status` and may have
+ * written a message. */
 gpp_status gpp__user_loss_outcome(const gpp_loss_function *def, const char *function,
                                   gpp_status status, const gpp_error *said, gpp_error *err);
 /** gpp_loss.run_cuda (codelets/user/loss.cu), where the definition has one. */

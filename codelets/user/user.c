@@ -1,5 +1,5 @@
 /*
- * codelets/user/user.c: definitions of user operators: checked, copied, counted.
+ * codelets/user/user.c: definitions of user operators: checks, copies, reference counts.
  *
  * A definition is checked as far as it can be without a layer: names that text can spell, keys that
  * some number satisfies, skips with one name each. The copy holds everything but what `user` points
@@ -205,7 +205,7 @@ static gpp_status define(gpp__user_op *op, const gpp_operator *def, gpp_error *e
         status = check_functions(def, err);
     if (!status)
         status = set_keys(op, def, err);
-    if (!status) /* it has an output, too */
+    if (!status) /* one fewer, since the operator has an output too */
         status = set_skips(def, def->stash, GPP__USER_SKIPS - 1, op->stash, &op->stashes, err);
     if (!status)
         status = set_skips(def, def->pop, GPP__USER_SKIPS - op->stashes, op->pop, &op->pops, err);
