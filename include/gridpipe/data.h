@@ -112,8 +112,10 @@ typedef struct gpp_loader_options {
     uint64_t seed;  /* of the order */
     int64_t epoch;  /* to begin with, >= 0 */
     int ahead;      /* mini-batches to prepare in advance, 1 to 1000 */
-    int lent;    /* mini-batches that are lent at once, 1 to 1000: more than one for steps that are
-                    submitted (gpp_pipe_submit), as many as there are of these at once, and one */
+
+    /* How many mini-batches stay valid at once, 1 to 1000. With submitted steps (gpp_pipe_submit)
+     * it must be one more than the steps that are submitted at once. */
+    int lent;
     bool pinned; /* mini-batches are in memory of gpp_host_memory_new: for pipes on GPUs */
 } gpp_loader_options;
 
@@ -140,8 +142,9 @@ GPP_API gpp_status gpp_loader_new(gpp_loader **loader, const gpp_tensor tensors[
 /**
  * The next mini-batch; waits for it when it is not ready.
  *
- * @param batch  [count] out: lent until options.lent more have been taken, or until gpp_loader_seek
- *               or _free; untouched at the end of an epoch
+ * @param batch  [count] out: valid until options.lent more have been taken, or until
+ * gpp_loader_seek
+ *               or gpp_loader_free; untouched at the end of an epoch
  * @return GPP_OK; GPP_ENOENT when the epoch is over, after which the next call begins the next one:
  *         that is no failure, and `err` stays as it is; GPP_EINVAL
  */
@@ -156,8 +159,8 @@ GPP_API gpp_status gpp_loader_next(gpp_loader *loader, gpp_tensor batch[], gpp_e
 GPP_API gpp_status gpp_loader_seek(gpp_loader *loader, int64_t epoch, int64_t index,
                                    gpp_error *err);
 
-/** Where it is: the epoch, and the index in it of the mini-batch that comes next. Either may be
- * NULL. */
+/** Where the loader is: the epoch, and the index in it of the next mini-batch. Either may be NULL.
+ */
 GPP_API void gpp_loader_position(const gpp_loader *loader, int64_t *epoch, int64_t *index);
 
 /** How often, and for how long in all, gpp_loader_next had to wait. The first call nearly always

@@ -29,7 +29,7 @@ typedef struct gpp_file gpp_file;
  * GPP_EUNSUPPORTED (a type, or too many dimensions), GPP_ENOMEM
  */
 GPP_API gpp_status gpp_file_read(gpp_file **file, const char *path, gpp_error *err);
-/** An empty one. @param file  out. Free with gpp_file_free */
+/** Make an empty file. @param file  out. Free with gpp_file_free */
 GPP_API gpp_status gpp_file_new(gpp_file **file, gpp_error *err);
 /** NULL is fine. */
 GPP_API void gpp_file_free(gpp_file *file);
@@ -37,13 +37,15 @@ GPP_API void gpp_file_free(gpp_file *file);
 /** Number of arrays. */
 GPP_API int gpp_file_count(const gpp_file *file);
 /**
- * @param name    out: of array `index`, in the file's order; lives as long as the file; may be NULL
- * @param tensor  out: lent by the file, rank 0 ... 8; may be NULL
+ * Array `index`, in the file's order.
+ * @param name    out: lives as long as the file; may be NULL
+ * @param tensor  out: rank 0 ... 8; its data live as long as the file; may be NULL
  * @return GPP_OK or GPP_ENOENT
  */
 GPP_API gpp_status gpp_file_array(const gpp_file *file, int index, const char **name,
                                   gpp_tensor *tensor, gpp_error *err);
-/** @param tensor  out: lent by the file; may be NULL. @return GPP_OK or GPP_ENOENT */
+/** The array of this name. @param tensor  out: its data live as long as the file; may be NULL.
+ * @return GPP_OK or GPP_ENOENT */
 GPP_API gpp_status gpp_file_find(const gpp_file *file, const char *name, gpp_tensor *tensor,
                                  gpp_error *err);
 /**

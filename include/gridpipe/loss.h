@@ -18,8 +18,10 @@ typedef struct gpp_loss_call {
     gpp_tensor grad_y;    /* to write, all of it: d loss / d y; data NULL: not wanted */
     gpp_error *err;       /* where to say what is wrong: its msg is shown behind the loss's name */
     void *stream;         /* run_cuda: cudaStream_t to launch on; run: NULL */
-    void *scratch; /* run_cuda: [scratch_cuda] device memory, on a boundary of 64 bytes, with any
-                      content; NULL without scratch_cuda */
+
+    /* run_cuda: [scratch_cuda] device memory, aligned to 64 bytes, with undefined content. NULL
+     * without scratch_cuda. */
+    void *scratch;
 } gpp_loss_call;
 
 /**
@@ -41,12 +43,12 @@ typedef struct gpp_loss_function {
      * The same where the last partition is on a GPU (docs/gpu.md). NULL: the last partition must be
      * on cores, and without a list of devices all are.
      *
-     * It is called on the host, with the GPU the current one, launches on call->stream and returns:
-     * it neither waits nor allocates. `value` and the data of y, target and grad_y are device
-     * memory, so it cannot look at them itself: what a kernel finds wrong it says with a value of
-     * NaN, which fails the step where options.nan_is_error is set. A status other than GPP_OK, and
-     * a launch that CUDA refuses, ends the step as one of `run` does. Sums in an order that the
-     * shapes fix (no atomic additions of floats) give the same bits in every run.
+     * It is called on the host, while the GPU is the current one. It launches on call->stream and
+     * returns; it must neither wait nor allocate. `value` and the data of y, target and grad_y are
+     * device memory, so the function cannot look at them itself. A kernel reports an error by
+     * writing NaN to `value`, which fails the step when options.nan_is_error is set. A status other
+     * than GPP_OK, or a launch that CUDA refuses, ends the step as in `run`. For the same bits in
+     * every run, let shapes alone fix the order of sums (no atomic additions of floats).
      */
     gpp_status (*run_cuda)(const gpp_loss_call *call, double *value);
     /** Bytes of call->scratch for a micro-batch of `rows` rows. It must not be fewer for more rows,

@@ -91,10 +91,11 @@ enum { GPP_OP_NEEDS_INPUT = 1, GPP_OP_NEEDS_OUTPUT = 2 };
 
 typedef struct gpp_operator {
     const char *name; /* letters, digits and '_'; not that of a built-in one */
-    const gpp_operator_key
-        *keys;                /* ends with an entry whose name is NULL; NULL: none; at most 16 */
+
+    /* At most 16, ended by an entry whose name is NULL. NULL: no keys. */
+    const gpp_operator_key *keys;
     const char *const *stash; /* names of the skips it stashes, NULL-terminated; NULL: none */
-    const char *const *pop;   /* of those it pops */
+    const char *const *pop;   /* names of the skips it pops, likewise */
     unsigned flags;           /* GPP_OP_NEEDS_... */
     /** Shapes of outputs, stashes, parameters and saved tensors from those of the inputs. */
     gpp_status (*infer)(gpp_signature *signature);

@@ -54,13 +54,17 @@ typedef struct gpp_forecast_point {
 
 typedef struct gpp_forecast {
     double step_ms;
-    double bound_ms; /* what no order of these cells can undercut: the longest, over devices with k
-                        their first partition, of
-                          sum over j < k of (F_j + B_j) + sum over the device's partitions of
-                          m · (F + B) + recomputations · R
-                        (with split backwards without the first B_j; a shorter last micro-batch
-                        counts as such) */
-    double bubble;   /* part of the devices' time in which they are idle */
+
+    /* No order of these cells can be faster than this. It is the maximum over devices, with k the
+     * device's first partition, of
+     *
+     *   sum over j < k of (F_j + B_j) + sum over the device's partitions of
+     *   m · (F + B) + recomputations · R
+     *
+     * With split backwards the first B_j are left out. A shorter last micro-batch counts as such.
+     */
+    double bound_ms;
+    double bubble; /* part of the devices' time in which they are idle */
     int partitions, micro_batches, devices, tasks, points;
     gpp_checkpoint checkpoint;
     int *balance;                /* [partitions] */
@@ -74,25 +78,30 @@ typedef struct gpp_forecast {
 
 /** Start from GPP_FORECAST_OPTIONS_INIT; fields may be added at the end. */
 typedef struct gpp_forecast_options {
-    size_t struct_size;                /* set by GPP_FORECAST_OPTIONS_INIT */
-    const gpp_profile *const *profile; /* [profiles] times of the model's layers, measured on
-                                          devices with as many cores as the pipe's, or on a GPU
-                                          like the pipe's, computing as the pipe does, with rows
-                                          like its micro-batches'. For other rows, times between two
-                                          profiles are taken from the line through them, others in
-                                          proportion to the nearest. Where there are
-                                          profiles taken alone and beside other devices, times lie
-                                          between, as far as the others are busy. NULL: they are
-                                          taken now */
+    size_t struct_size; /* set by GPP_FORECAST_OPTIONS_INIT */
+
+    /* [profiles] times of the model's layers. They must be measured on devices with as many cores
+     * as the pipe's, or on a GPU like the pipe's that computes as the pipe does, with about as many
+     * rows as its micro-batches. Between the rows of two profiles, times are interpolated linearly;
+     * beyond them they are in proportion to the nearest profile. With profiles taken both alone and
+     * beside other devices, a time lies between the two, depending on how busy the others are.
+     * NULL: profiles are taken now. */
+    const gpp_profile *const *profile;
     int profiles;
-    double timeout_ms;  /* of a profile that is taken now */
-    double task_us;     /* the runtime's own time for each task */
-    const int *node_of; /* [devices] memory nodes from 0; NULL: by topology, where the runtime
-                           distinguishes them (STARPU_USE_NUMA) */
-    double link_us; /* between memory nodes, of which each GPU has its own: to start a transfer */
-    double bytes_per_us;     /* its speed; 0: to, from and between GPUs as a profile has measured it
-                                between the host and one, else GPP_FORECAST_BYTES_PER_US */
-    double gpu_bytes_per_us; /* between two GPUs, where it is another (NVLink); 0: it is not */
+    double timeout_ms; /* of a profile that is taken now */
+    double task_us;    /* the runtime's own time for each task */
+
+    /* [devices] memory nodes from 0. NULL: by topology, where the runtime distinguishes nodes
+     * (STARPU_USE_NUMA). */
+    const int *node_of;
+    double link_us; /* to start a transfer between memory nodes; each GPU is a node of its own */
+
+    /* Speed of a transfer between memory nodes. 0: to, from and between GPUs as a profile has
+     * measured it between host and GPU, otherwise GPP_FORECAST_BYTES_PER_US. */
+    double bytes_per_us;
+
+    /* Speed between two GPUs when it differs (NVLink). 0: it does not. */
+    double gpu_bytes_per_us;
 } gpp_forecast_options;
 
 /* 10 us a task is what StarPU 1.3 needs for one with a few buffers; 8 GB/s and 10 us a link between
