@@ -96,7 +96,7 @@ static const gpp__bare_device cores = {
 const gpp__bare_device *gpp__bare_device_of_gpus(void)
 {
 #ifdef GPP__WITH_CUDA
-    return &gpp__cuda_room;
+    return &gpp__cuda_bare_device;
 #else
     return NULL;
 #endif

@@ -211,7 +211,7 @@ static gpp_status laps_new(gpp__laps **made, const gpp__run *run, int count)
     return status;
 }
 
-const gpp__bare_device gpp__cuda_room = {
+const gpp__bare_device gpp__cuda_bare_device = {
     .mover = &gpp__cuda_mover,
     .open = open_gpu,
     .close = close_gpu,

@@ -34,7 +34,7 @@ static void *aligned(void *at)
 
 /* With bfloat16, cuDNN's operands and results both are bfloat16. By columns, results are float32.
  */
-static void place(gpp__conv_call *k, gpp__conv_way which, bool columns, gpp__cuda_room *room)
+static void place(gpp__conv_call *k, gpp__conv_way which, bool columns, gpp__cuda_scratch *room)
 {
     const gpp__cuda_conv *c = k->conv;
     const gpp__conv_shape *s = &c->shape;
@@ -90,7 +90,7 @@ static gpp_status run_one(const gpp__cuda_conv *conv, gpp__conv_way which, const
                           const gpp__cuda_conv_args *args, bool columns, bool *refused)
 {
     gpp__conv_call k = {conv, run->cuda, args, run->err};
-    gpp__cuda_room room = {(char *)args->scratch, 0};
+    gpp__cuda_scratch room = {(char *)args->scratch, 0};
     place(&k, which, columns, &room);
     gpp_status status = read_operands(&k, which);
     *refused = false;
@@ -127,7 +127,7 @@ static gpp_status check_sizes(const gpp__cuda_conv *c, gpp_error *err)
 static size_t measure(const gpp__cuda_conv *c, const gpp__cuda *cuda, gpp__conv_way which,
                       bool columns)
 {
-    gpp__cuda_room room = {NULL, 0};
+    gpp__cuda_scratch room = {NULL, 0};
     gpp__conv_call measured = {c, cuda};
     place(&measured, which, columns, &room);
     return room.used;

@@ -71,11 +71,11 @@ gpp_status gpp__cuda_add_bias(const gpp__cuda *cuda, const gpp__layer *layer, co
 
 /** Divides a buffer into parts, each on a cache line. With `at` NULL it only measures. A part of no
  * bytes is NULL. */
-typedef struct gpp__cuda_room {
+typedef struct gpp__cuda_scratch {
     char *at;
     size_t used;
-} gpp__cuda_room;
-static inline void *gpp__cuda_take(gpp__cuda_room *room, size_t bytes)
+} gpp__cuda_scratch;
+static inline void *gpp__cuda_take(gpp__cuda_scratch *room, size_t bytes)
 {
     char *place = room->at && bytes ? room->at + room->used : NULL;
     room->used += gpp__align(bytes);

@@ -65,7 +65,7 @@ typedef struct places {
     void *dy, *x, *sums;
 } places;
 
-static places places_of(const gpp__cuda *cuda, const sizes *s, gpp__cuda_room *room)
+static places places_of(const gpp__cuda *cuda, const sizes *s, gpp__cuda_scratch *room)
 {
     places p;
     p.dy = gpp__cuda_take(room, gpp__cuda_operands_room(cuda, s->m * s->out));
@@ -77,7 +77,7 @@ static places places_of(const gpp__cuda *cuda, const sizes *s, gpp__cuda_room *r
 static gpp_status linear_prepare(gpp__kernel *kernel, gpp_error *err)
 {
     sizes s = sizes_of(kernel);
-    gpp__cuda_room room = {NULL, 0};
+    gpp__cuda_scratch room = {NULL, 0};
     places_of(kernel->cuda, &s, &room);
     kernel->forward_scratch = gpp__cuda_operands_room(kernel->cuda, s.m * s.in);
     kernel->backward_scratch = room.used;
@@ -141,7 +141,7 @@ static gpp_status backward_weights(const gpp__kernel *kernel, const gpp__run *ru
 static gpp_status linear_backward(const gpp__kernel *kernel, const gpp__run *run, const gpp__io *io)
 {
     sizes s = sizes_of(kernel);
-    gpp__cuda_room room = {(char *)io->scratch, 0};
+    gpp__cuda_scratch room = {(char *)io->scratch, 0};
     places p = places_of(run->cuda, &s, &room);
     const void *dy;
     gpp_status status = gpp__cuda_operands(run->cuda, (const float *)io->grad_out[0], s.m * s.out,

@@ -97,7 +97,7 @@ typedef struct saved_parts {
     float *qkv, *o, *norm;
 } saved_parts;
 
-static saved_parts keep(const plan *p, gpp__cuda_room *room)
+static saved_parts keep(const plan *p, gpp__cuda_scratch *room)
 {
     saved_parts k;
     k.qkv = (float *)gpp__cuda_take(room, floats(3 * p->positions * p->width));
@@ -115,7 +115,7 @@ typedef struct places {
     void *sums;               /* of bias gradients */
 } places;
 
-static places place(const gpp__cuda *cuda, const plan *p, bool backward, gpp__cuda_room *room)
+static places place(const gpp__cuda *cuda, const plan *p, bool backward, gpp__cuda_scratch *room)
 {
     places s = {NULL, NULL};
     int64_t all = p->positions * p->width;
@@ -166,7 +166,7 @@ static gpp_status attention_pack(const gpp__store *store, const gpp__run *run, c
 static gpp_status attention_prepare(gpp__kernel *kernel, gpp_error *err)
 {
     plan p = plan_of(kernel);
-    gpp__cuda_room saved = {NULL, 0}, forward = {NULL, 0}, backward = {NULL, 0};
+    gpp__cuda_scratch saved = {NULL, 0}, forward = {NULL, 0}, backward = {NULL, 0};
     keep(&p, &saved);
     keep(&p, &forward); /* when nothing is saved */
     place(kernel->cuda, &p, false, &forward);
@@ -554,7 +554,7 @@ static gpp_status attention_forward(const gpp__kernel *kernel, const gpp__run *r
                                     const gpp__io *io)
 {
     call c = call_of(kernel, run, io);
-    gpp__cuda_room saved = {(char *)io->saved, 0}, scratch = {(char *)io->scratch, 0};
+    gpp__cuda_scratch saved = {(char *)io->saved, 0}, scratch = {(char *)io->scratch, 0};
     const void *qkv;
     c.kept = keep(&c.p, io->saved ? &saved : &scratch);
     c.at = place(run->cuda, &c.p, false, &scratch);
@@ -601,7 +601,7 @@ static gpp_status attention_backward(const gpp__kernel *kernel, const gpp__run *
                                      const gpp__io *io)
 {
     call c = call_of(kernel, run, io);
-    gpp__cuda_room saved = {(char *)io->saved, 0}, scratch = {(char *)io->scratch, 0};
+    gpp__cuda_scratch saved = {(char *)io->saved, 0}, scratch = {(char *)io->scratch, 0};
     const void *from = NULL;
     c.kept = keep(&c.p, &saved);
     c.at = place(run->cuda, &c.p, true, &scratch);
