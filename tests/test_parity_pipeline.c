@@ -87,7 +87,8 @@ Test(test_pipeline, test_clock_cycles)
         gpp_pipe *pipe = act_pipe(cases[k].n, cases[k].m, GPP_CHECKPOINT_NEVER, -1, 0);
         pass(pipe, cases[k].m);
         cr_assert_eq(forward(pipe, cases[k].m, NULL), GPP_OK);
-        write_cycles(pipe->flight[0].graph->step.plan, cases[k].m + cases[k].n - 1, text, sizeof text);
+        write_cycles(pipe->flight[0].graph->step.plan, cases[k].m + cases[k].n - 1, text,
+                     sizeof text);
         cr_expect_str_eq(text, cases[k].cycles);
         gpp_pipe_free(pipe);
     }

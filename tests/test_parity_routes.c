@@ -206,9 +206,10 @@ Test(skip_portal, test_tensor_life)
 {
     gpp_pipe *never = step(remote, 3, three, GPP_CHECKPOINT_NEVER);
     gpp_pipe *always = step(remote, 3, three, GPP_CHECKPOINT_ALWAYS);
-    cr_expect_leq(slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan),
-                  "what is not popped again is free earlier: %d, %d",
-                  slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan));
+    cr_expect_leq(
+        slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan),
+        "what is not popped again is free earlier: %d, %d",
+        slots(never->flight[0].graph->step.plan), slots(always->flight[0].graph->step.plan));
     gpp_pipe_free(never);
     gpp_pipe_free(always);
 }
