@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The house is in order: includes and calls between rooms point down only, and every file that a
-# comment or a page names exists. Prints what is not so, a line each; the last line counts them.
+# The house is in order: includes and calls between rooms point down only, every file that a comment
+# or a page names exists, and so does every test that tests/PARITY.md names. Prints what is not so, a
+# line each; the last line counts them.
 #
 #   bash tests/house.sh [BUILD]    BUILD, build/dev by default, has the library's object files
 set -uo pipefail
@@ -75,5 +76,16 @@ named_files() {
         done
 }
 
-{ includes | upward && calls | upward && named_files; } |
+# "pipe/NAME" is a test of the suite pipe in test_pipe.c, "norm: batchnorm/NAME" one in test_norm.c.
+named_tests() {
+    local file name
+    awk -F' [|] ' '/^[|]/ { print $2 }' tests/PARITY.md | grep -oE '([a-z_]+: )?[a-z_]+/[a-z0-9_]+' |
+        while read -r file name; do
+            [[ -n $name ]] || name=$file file=${file%/*}
+            grep -qF "Test(${name%/*}, ${name#*/})" "tests/test_${file%:}.c" ||
+                echo "no such test: $name, named in tests/PARITY.md"
+        done
+}
+
+{ includes | upward && calls | upward && named_files && named_tests; } |
     awk '{ print } END { print NR " to be mended"; exit (NR > 0) }'

@@ -1,9 +1,10 @@
 /*
- * tests/parity.h: what the ports of torchgpipe's and PyTorch Pipe's tests share (tests/PARITY.md).
+ * tests/parity.h: pipes with operators of a user, as the tests of torchgpipe and PyTorch's Pipe have
+ * them (tests/PARITY.md).
  *
  * The oracle is a pipe of one partition and one micro-batch. It has the same seed, and so the same
- * parameters. Layers that the originals write in Python are user operators here. One of them,
- * `act`, passes its tensors on, takes a given time, keeps a diary and fails on request.
+ * parameters. One operator, `act`, passes its tensors on, takes a given time, keeps a diary and
+ * fails on request.
  */
 #ifndef GPP_TESTS_PARITY_H
 #define GPP_TESTS_PARITY_H

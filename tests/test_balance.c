@@ -1,6 +1,7 @@
 /*
  * tests/test_balance.c: cuts of a chain of layers: the best one against every cut there is, block
- * partition against torchgpipe's answers and its own promise.
+ * partition against torchgpipe's answers and its own promise; cuts of models by time, by size and by
+ * what operators say of their cost.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -10,6 +11,9 @@
 #include <time.h>
 
 #include <gridpipe/balance.h>
+
+#include "tests/parity.h"
+#include "tests/support.h"
 
 static const struct cut {
     const char *why;
@@ -87,6 +91,7 @@ static const struct refusal {
     const char *msg;
 } refusals[] = {
     {"no partition", 3, 0, {1, 1, 1}, -1, "at least 1 partition"},
+    {"no layer", 0, 1, {0}, -1, "(layers: 0, partitions: 1)"},
     {"more partitions than layers", 2, 3, {1, 1}, -1, "(layers: 2, partitions: 3)"},
     {"a negative cost", 3, 2, {1, -1, 1}, 1, "cost of layer 1"},
     {"a cost that is no number", 3, 2, {1, 1, NAN}, 2, "cost of layer 2"},
@@ -301,4 +306,267 @@ Test(balance, parameters_count_as_often_as_the_optimizer_keeps_them)
     cr_expect_eq(gpp_optimizer_param_scale("adamant", &scale, &err), GPP_ENOENT);
     cr_expect_eq(gpp_optimizer_param_scale("adam", NULL, NULL), GPP_EINVAL);
     cr_expect_eq(scale, 7);
+}
+
+/* --- cuts of models --------------------------------------------------------------------------- */
+
+static gpp_profile_options sweeps(int count)
+{
+    gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    o.device = "cpu:0";
+    o.timeout_ms = 60000;
+    o.precision = 0;
+    o.max_sweeps = count;
+    return o;
+}
+
+/* Layers sleep, so that they take their time on any machine. The heavy ones part as long as no
+ * light one takes half of a heavy one's time in most sweeps. */
+Test(balance, a_cut_by_time_parts_the_slow_layers)
+{
+    static const struct {
+        const char *text;
+        int inputs, balance[2];
+    } cases[] = {
+        {"act ms=0.2; act ms=0.2; act ms=0.2; act ms=0.2; act ms=20; act ms=20", 1, {5, 1}},
+        {"act ms=20; act ms=20; act ms=0.2; act ms=0.2; act ms=0.2; act ms=0.2", 2, {1, 5}},
+    };
+    const gpp_shape in[] = {{.rank = 1, .dim = {1}}, {.dtype = GPP_I64}};
+    const gpp_profile_options o = sweeps(5);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        gpp_model *model = parity_with(cases[k].text, in, cases[k].inputs);
+        gpp_error err = GPP_ERROR_INIT;
+        int balance[2];
+        cr_assert_eq(gpp_balance_by_time(model, 2, 3, &o, balance, &err), GPP_OK, "%s", err.msg);
+        cr_expect(balance[0] == cases[k].balance[0] && balance[1] == cases[k].balance[1],
+                  "balance %d, %d", balance[0], balance[1]);
+        gpp_model_free(model);
+    }
+}
+
+/* Shapes change on the way, and the next sweep begins with the first one's again. */
+Test(balance, every_sweep_begins_with_the_shapes_of_the_first)
+{
+    gpp_model *model = parity_model("act id=1; conv2d out=2 kernel=1; flatten; linear out=10; act");
+    parity_input(model, 3, (int64_t[]){3, 8, 8});
+    const gpp_profile_options o = sweeps(4);
+    gpp_error err = GPP_ERROR_INIT;
+    int balance[2];
+    cr_assert_eq(gpp_balance_by_time(model, 2, 7, &o, balance, &err), GPP_OK, "%s", err.msg);
+    cr_expect(balance[0] >= 1 && balance[1] >= 1 && balance[0] + balance[1] == 5);
+    cr_expect_eq(parity_count('F', 1), 5, "a sweep for warming up, and 4");
+    cr_expect_eq(parity_count('F', 0), 5);
+    for (int e = 0; e < parity_diary_now.events; e++)
+        cr_expect_eq(parity_diary_now.event[e].rows, 7);
+    gpp_model_free(model);
+}
+
+/* size params=P latents=L: the first tensor passed on, P·P parameters, its value kept L times. */
+static gpp_status size_infer(gpp_signature *s)
+{
+    int64_t side = (int64_t)s->attr[0][0];
+    s->outputs = s->inputs;
+    memcpy(s->out, s->in, (size_t)s->inputs * sizeof *s->in);
+    s->params = side > 0;
+    s->param[0] = (gpp_param_shape){"weight", 2, {side, side}};
+    s->saved = (int)s->attr[1][0];
+    for (int k = 0; k < s->saved; k++)
+        s->saving[k] = s->in[0];
+    return GPP_OK;
+}
+static gpp_status never(gpp_call *call)
+{
+    return gpp_call_fail(call, GPP_EKERNEL, "only its size is of interest");
+}
+
+static gpp_model *of_sizes(const char *text, const gpp_shape in[], int count)
+{
+    static const gpp_operator_key keys[] = {
+        {"params", 1, false, 0, 0, 100}, {"latents", 1, false, 0, 0, GPP_MAX_PARAMS}, {0}};
+    const gpp_operator size = {
+        .name = "size", .keys = keys, .infer = size_infer, .forward = never, .backward = never};
+    gpp_model *model = parity_model(NULL);
+    gpp_error err = GPP_ERROR_INIT;
+    parity_register(model, &size);
+    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_set_inputs(model, in, count, &err), GPP_OK, "%s", err.msg);
+    return model;
+}
+
+/* Tapes of 8 rows of 32 KiB, parameters, or both, by their scale. Every layer has a parameter, so
+ * that it has a backward. */
+Test(balance, a_cut_by_size_goes_by_tapes_and_parameters)
+{
+    static const char tradeoff[] = "size params=10 latents=6; size params=20 latents=5; "
+                                   "size params=30 latents=4; size params=40 latents=3; "
+                                   "size params=50 latents=2; size params=60 latents=1";
+    static const struct {
+        const char *text;
+        int inputs;
+        int64_t features;
+        double scale;
+        int balance[2];
+    } cases[] = {
+        {.text = "size params=1 latents=1; size params=1 latents=2; size params=1 latents=3; "
+                 "size params=1 latents=4; size params=1 latents=5; size params=1 latents=6",
+         .inputs = 1,
+         .features = 1024,
+         .balance = {4, 2}},
+        {.text = "size params=1 latents=6; size params=1 latents=5; size params=1 latents=4; "
+                 "size params=1 latents=3; size params=1 latents=2; size params=1 latents=1",
+         .inputs = 1,
+         .features = 1024,
+         .balance = {2, 4}},
+        {.text = "linear out=2; linear out=3; linear out=4; linear out=5; linear out=6; "
+                 "linear out=7",
+         .inputs = 1,
+         .features = 1,
+         .scale = 100,
+         .balance = {4, 2}},
+        {.text = "linear out=6; linear out=5; linear out=4; linear out=3; linear out=2; "
+                 "linear out=1",
+         .inputs = 1,
+         .features = 7,
+         .scale = 100,
+         .balance = {2, 4}},
+        {.text = tradeoff, .inputs = 1, .features = 1024, .balance = {2, 4}},
+        {.text = tradeoff, .inputs = 1, .features = 1024, .scale = 100, .balance = {4, 2}},
+        {.text = tradeoff, .inputs = 2, .features = 1024, .balance = {2, 4}},
+        {.text = tradeoff, .inputs = 2, .features = 1024, .scale = 100, .balance = {4, 2}},
+    };
+    gpp_error err = GPP_ERROR_INIT;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const gpp_shape in[] = {{.rank = 1, .dim = {cases[k].features}}, {.dtype = GPP_I64}};
+        gpp_model *model = of_sizes(cases[k].text, in, cases[k].inputs);
+        int balance[2];
+        cr_assert_eq(gpp_balance_by_size(model, 2, 16, 2, cases[k].scale, balance, &err), GPP_OK,
+                     "%s", err.msg);
+        cr_expect(balance[0] == cases[k].balance[0] && balance[1] == cases[k].balance[1],
+                  "case %zu: balance %d, %d", k, balance[0], balance[1]);
+        gpp_model_free(model);
+    }
+    const gpp_shape wide = {.rank = 1, .dim = {1024}};
+    gpp_model *model = of_sizes(tradeoff, &wide, 1);
+    int whole[2], pieces[2]; /* fewer rows, less to keep: parameters decide */
+    cr_assert_eq(gpp_balance_by_size(model, 2, 64, 1, GPP_PARAM_SCALE, whole, NULL), GPP_OK);
+    cr_assert_eq(gpp_balance_by_size(model, 2, 64, 64, GPP_PARAM_SCALE, pieces, NULL), GPP_OK);
+    cr_expect_eq(whole[0], 2, "%d", whole[0]);
+    cr_expect_gt(pieces[0], 3, "%d", pieces[0]);
+    gpp_model_free(model);
+}
+
+/* Everything a pipe has by name, one after the other, gradients too if there are any. @return bytes */
+static size_t state_of(gpp_pipe *pipe, char *to)
+{
+    size_t at = 0;
+    for (int k = 0; k < gpp_pipe_parameters(pipe); k++) {
+        gpp_parameter_info info;
+        gpp_pipe_parameter(pipe, k, &info, NULL);
+        cr_assert_eq(gpp_pipe_get(pipe, info.name, (float *)(to + at), info.count, NULL), GPP_OK);
+        at += ((size_t)info.count * sizeof(float) + 7) / 8 * 8;
+        if (gpp_pipe_gradient(pipe, info.name, (float *)(to + at), info.count, NULL) == GPP_OK)
+            at += ((size_t)info.count * sizeof(float) + 7) / 8 * 8;
+    }
+    for (int k = 0; k < gpp_pipe_buffers(pipe); k++) {
+        gpp_buffer_info info;
+        gpp_pipe_buffer(pipe, k, &info, NULL);
+        cr_assert_eq(gpp_pipe_get_buffer(pipe, info.name, to + at, info.count, NULL), GPP_OK);
+        at += ((size_t)info.count * gpp_dtype_size(info.dtype) + 7) / 8 * 8;
+    }
+    return at;
+}
+
+/* A profile trains, whatever else runs, and leaves the model and its pipes as they are. */
+Test(balance, a_profile_leaves_models_and_pipes_alone)
+{
+    gpp_model *model = parity_model("linear out=3; batchnorm; act; linear out=2");
+    static char before[4096], after[4096];
+    float x[12], y[8], grad[8];
+    const gpp_tensor tx = {x, GPP_F32, 2, {4, 3}}, ty = {y, GPP_F32, 2, {4, 2}},
+                     tg = {grad, GPP_F32, 2, {4, 2}};
+    const gpp_profile_options o = sweeps(1);
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_layer_info info[4], now;
+    parity_input(model, 1, (int64_t[]){3});
+    gpp_pipe *pipe = parity_plain(model);
+    test_fill(x, 12, 1, -1, 1);
+    test_fill(grad, 8, 2, -1, 1);
+    parity_pass(pipe, &tx, &ty, &tg, NULL);
+    size_t bytes = state_of(pipe, before);
+    for (int u = 0; u < 4; u++)
+        gpp_model_layer(model, u, &info[u], NULL);
+    parity_diary_now.events = 0;
+    for (int k = 0; k < 2; k++) {
+        gpp_profile *p;
+        cr_assert_eq(gpp_profile_new(&p, model, 4, &o, &err), GPP_OK, "%s", err.msg);
+        gpp_profile_free(p);
+    }
+    int profiled = parity_diary_now.events;
+    cr_expect_gt(profiled, 0);
+    for (int u = 0; u < 4; u++) {
+        gpp_model_layer(model, u, &now, NULL);
+        cr_expect(!memcmp(now.dim, info[u].dim, sizeof now.dim) && now.op == info[u].op &&
+                  now.label == info[u].label && now.parameters == info[u].parameters &&
+                  now.device == info[u].device);
+    }
+    cr_expect_eq(state_of(pipe, after), bytes);
+    cr_expect_eq(memcmp(before, after, bytes), 0, "parameters, gradients and running statistics");
+    cr_assert_eq(gpp_pipe_evaluate(pipe, &tx, NULL, &ty, NULL, NULL), GPP_OK);
+    for (int e = 0; e < parity_diary_now.events; e++)
+        cr_expect_eq(parity_diary_now.event[e].training, e < profiled, "event %d", e);
+    cr_expect_eq(parity_diary_now.events, profiled + 1);
+    gpp_pipe_free(pipe);
+    gpp_model_free(model);
+}
+
+/* load cost=C: every tensor passed on, at C million flops a row. */
+static gpp_status load_infer(gpp_signature *s)
+{
+    s->outputs = s->inputs;
+    memcpy(s->out, s->in, (size_t)s->inputs * sizeof *s->in);
+    return GPP_OK;
+}
+static double load_flops(const gpp_signature *s)
+{
+    return s->attr[0][0] * 1e6;
+}
+
+static void expect_cut(gpp_model *model, const int want[2])
+{
+    gpp_pipe *pipe = parity_pipe(model, 2, NULL, 1, GPP_CHECKPOINT_EXCEPT_LAST);
+    gpp_pipe_info info;
+    gpp_pipe_get_info(pipe, &info);
+    cr_expect(info.balance[0] == want[0] && info.balance[1] == want[1], "balance %d, %d",
+              info.balance[0], info.balance[1]);
+    gpp_pipe_free(pipe);
+    gpp_model_free(model);
+}
+
+static gpp_model *loads(const char *text, const gpp_shape in[], int count)
+{
+    static const gpp_operator_key keys[] = {{"cost", 1, true, 0, 0, 1000}, {0}};
+    const gpp_operator load = {
+        .name = "load", .keys = keys, .infer = load_infer, .forward = never, .flops = load_flops};
+    gpp_model *model = parity_model(NULL);
+    gpp_error err = GPP_ERROR_INIT;
+    parity_register(model, &load);
+    cr_assert_eq(gpp_model_add_text(model, text, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_model_set_inputs(model, in, count, &err), GPP_OK, "%s", err.msg);
+    return model;
+}
+
+static const char rising[] = "load cost=10; load cost=20; load cost=30; load cost=40; "
+                             "load cost=50; load cost=60";
+static const char falling[] = "load cost=60; load cost=50; load cost=40; load cost=30; "
+                              "load cost=20; load cost=10";
+
+Test(balance, without_a_balance_a_pipe_is_cut_by_what_operators_say)
+{
+    const gpp_shape in = {.rank = 1, .dim = {1}}, pair[] = {in, {.dtype = GPP_I64}};
+    expect_cut(loads(rising, &in, 1), (int[]){4, 2});
+    expect_cut(loads(falling, &in, 1), (int[]){2, 4});
+    expect_cut(loads(rising, pair, 2), (int[]){4, 2});
+    gpp_model *model = parity_model("conv2d out=2 kernel=1; flatten; linear out=10");
+    parity_input(model, 3, (int64_t[]){3, 8, 8});
+    expect_cut(model, (int[]){1, 2});
 }

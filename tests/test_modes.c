@@ -362,6 +362,20 @@ Test(modes, shared_parameters_on_two_devices_are_refused_by_name)
                   strstr(err.msg, "cpu:1"),
               "%s", err.msg);
     gpp_model_free(m);
+    for (int placed = 0; placed < 2; placed++) { /* the devices are those of the layers */
+        m = NULL;
+        gpp_error_clear(&err);
+        OK(gpp_model_new(&m, &err));
+        OK(gpp_model_add_text(m, "linear out=6 @a; relu; linear out=6 @c", &err));
+        OK(gpp_model_share(m, 2, 0, &err));
+        OK(gpp_model_place(m, 0, "cpu:0", &err));
+        OK(gpp_model_place(m, 2, placed ? "cpu:1" : "cpu:0", &err));
+        OK(gpp_model_set_input(m, GPP_F32, 1, (int64_t[]){6}, &err));
+        cr_expect_eq(gpp_pipe_new(&p, m, NULL, &err), placed ? GPP_EINVAL : GPP_OK);
+        cr_expect(!placed || strstr(err.msg, "\"a\""), "%s", err.msg);
+        gpp_pipe_free(p);
+        gpp_model_free(m);
+    }
 }
 
 /* --- placed layers ---------------------------------------------------------------------------- */
@@ -571,6 +585,89 @@ Test(modes, statistics_are_folded_in_by_micro_batch_also_when_backwards_ascend)
         OK(gpp_pipe_get_buffer(p, "bn.num_batches_tracked", &tracked, 1, &err));
         cr_expect_float_eq(mean, 1.38f, 1e-6f, "%g", mean);
         cr_expect_eq(tracked, 2);
+        test_batch_free(&b);
+        gpp_pipe_free(p);
+    }
+}
+
+typedef struct norm_state {
+    float mean[3], var[3];
+    int64_t tracked;
+} norm_state;
+
+static gpp_pipe *norm_pipe(bool deferred, int chunks, int partitions, gpp_checkpoint mode)
+{
+    static const test_model m = {"a norm", "batchnorm @bn; relu", 3, {3, 4, 4}, "mse"};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.deferred_batch_norm = deferred;
+    o.chunks = chunks;
+    o.partitions = partitions;
+    o.checkpoint = mode;
+    return test_pipe_new(&m, &o);
+}
+
+/* Rows around 1, 2, 4, ...: statistics of a part are not those of the whole. */
+static test_batch tilted(const gpp_pipe *p, int64_t rows)
+{
+    test_batch b = test_batch_new(p, rows, (uint64_t)rows);
+    for (int64_t k = 0; k < rows * 48; k++)
+        ((float *)b.x.data)[k] += ldexpf(1, (int)(k / 48));
+    return b;
+}
+
+static norm_state state_after(gpp_pipe *p, test_batch *b)
+{
+    norm_state s;
+    gpp_error err = GPP_ERROR_INIT;
+    OK(gpp_pipe_gradients(p, &b->x, &b->target, &b->y, &b->grad_x, NULL, &err));
+    OK(gpp_pipe_get_buffer(p, "bn.running_mean", s.mean, 3, &err));
+    OK(gpp_pipe_get_buffer(p, "bn.running_var", s.var, 3, &err));
+    OK(gpp_pipe_get_buffer(p, "bn.num_batches_tracked", &s.tracked, 1, &err));
+    return s;
+}
+
+/* Fewer rows than chunks, too: none is forgotten, and none is left over for the next mini-batch.
+ * 1e-5 of the largest: sums of float32 in other groups. */
+Test(modes, deferred_statistics_are_those_of_the_rows_at_once_in_every_mode)
+{
+    for (int mode = 0; mode < 3; mode++) {
+        gpp_pipe *cut = norm_pipe(true, 16, 1 + mode % 2, (gpp_checkpoint)mode);
+        gpp_pipe *whole = norm_pipe(true, 1, 1, GPP_CHECKPOINT_NEVER);
+        for (int64_t rows = 3; rows <= 5; rows++) {
+            test_batch b = tilted(cut, rows);
+            norm_state got = state_after(cut, &b), want = state_after(whole, &b);
+            cr_expect(got.tracked == rows - 2 && want.tracked == rows - 2, "once a mini-batch");
+            cr_expect_leq(test_distance(got.mean, want.mean, 3), 1e-5, "mode %d", mode);
+            cr_expect_leq(test_distance(got.var, want.var, 3), 1e-5, "mode %d", mode);
+            test_batch_free(&b);
+        }
+        gpp_pipe_free(cut);
+        gpp_pipe_free(whole);
+    }
+}
+
+/* Plain statistics are taken once for each micro-batch, in their order, never by a recomputation.
+ * Deferring them adds no task and changes no output and no gradient. */
+Test(modes, plain_statistics_do_not_depend_on_the_mode_and_deferring_changes_nothing_else)
+{
+    norm_state first;
+    float y[768], grad_x[768];
+    int tasks = 0;
+    for (int mode = 0; mode < 6; mode++) {
+        bool deferred = mode % 2;
+        gpp_pipe *p = norm_pipe(deferred, 4, 1 + mode / 2 % 2, (gpp_checkpoint)(mode / 2));
+        test_batch b = tilted(p, 16);
+        norm_state s = state_after(p, &b);
+        gpp_step_stats stats;
+        cr_assert_eq(gpp_pipe_last_step(p, &stats, NULL), GPP_OK);
+        first = mode ? first : s;
+        cr_expect_eq(s.tracked, deferred ? 1 : 4, "mode %d", mode / 2);
+        cr_expect(deferred || (test_same(s.mean, first.mean, 3) && test_same(s.var, first.var, 3)));
+        cr_expect(!deferred || stats.tasks == tasks, "%d and %d tasks", stats.tasks, tasks);
+        cr_expect(!mode || (test_same(y, b.y.data, 768) && test_same(grad_x, b.grad_x.data, 768)));
+        tasks = stats.tasks;
+        memcpy(y, b.y.data, sizeof y);
+        memcpy(grad_x, b.grad_x.data, sizeof grad_x);
         test_batch_free(&b);
         gpp_pipe_free(p);
     }

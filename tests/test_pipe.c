@@ -26,7 +26,8 @@ static void refused(const gpp_model *model, const gpp_pipe_options *o, gpp_statu
 Test(pipe, wrong_options_are_refused_with_what_is_allowed)
 {
     gpp_model *model = test_model_new(&small);
-    static const int zero[] = {4, 0}, longer[] = {3, 2}, whole[] = {2, 2};
+    static const int zero[] = {4, 0}, longer[] = {3, 2}, whole[] = {2, 2}, negative[] = {-1, 5},
+                     shorter[] = {3};
     static const char *const one[] = {"cpu:0"}, *const none[] = {"cpu:4096", "cpu:0"},
                              *const odd[] = {"gpu", "cpu"};
     gpp_pipe_options o;
@@ -44,10 +45,16 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
     CASE(GPP_EINVAL, "1 ... 4", o.partitions = -1);
     CASE(GPP_EINVAL, "balance[1] is 0", o.partitions = 2; o.balance = zero);
     CASE(GPP_EINVAL, "model: 4, sum of balance: 5", o.partitions = 2; o.balance = longer);
+    CASE(GPP_EINVAL, "balance[0] is -1", o.partitions = 2; o.balance = negative);
+    CASE(GPP_EINVAL, "sum of balance: 3", o.partitions = 1; o.balance = shorter);
+    CASE(GPP_EINVAL, "gridpipe/balance.h", o.partitions = 1; o.balance = shorter);
+    CASE(GPP_EINVAL, "gridpipe/balance.h", o.partitions = 2; o.balance = zero);
     CASE(GPP_EINVAL, "balance is required", o.balance = whole);
     CASE(GPP_EINVAL, "batch must be >= 0", o.batch = -2);
     CASE(GPP_ENODEV, "(devices: 1, partitions: 2)", o.partitions = 2; o.devices = one;
          o.device_count = 1);
+    CASE(GPP_EINVAL, "sum of balance: 5", o.partitions = 2; o.balance = longer; o.devices = one;
+         o.device_count = 1); /* the balance is looked at first */
     CASE(GPP_ENODEV, "4096", o.partitions = 2; o.devices = none; o.device_count = 2);
     CASE(GPP_EINVAL, "gpu", o.partitions = 2; o.devices = odd; o.device_count = 2);
     CASE(GPP_ENOENT, "hinge", o.loss = "hinge");
@@ -64,6 +71,32 @@ Test(pipe, wrong_options_are_refused_with_what_is_allowed)
     refused(model, NULL, GPP_ESTATE, "input is not set");
     gpp_model_free(model);
     refused(NULL, NULL, GPP_EINVAL, "model is NULL");
+}
+
+/* More devices than partitions: those that are left over are not looked at. */
+Test(pipe, options_are_read_back)
+{
+    static const char *const devices[] = {"cpu:0", "cpu:0", "cpu:4095"};
+    static const int balance[] = {1, 3};
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_pipe_info info;
+    o.partitions = 2;
+    o.balance = balance;
+    o.devices = devices;
+    o.device_count = 3;
+    o.chunks = 42;
+    o.checkpoint = GPP_CHECKPOINT_ALWAYS;
+    gpp_pipe *p = test_pipe_new(&small, &o);
+    gpp_pipe_get_info(p, &info);
+    cr_expect(info.layers == 4 && info.partitions == 2 && info.chunks == 42 && info.devices == 1);
+    cr_expect(info.balance[0] == 1 && info.balance[1] == 3);
+    cr_expect_str_eq(gpp_checkpoint_name(info.checkpoint), "always");
+    for (int j = 0; j < 2; j++)
+        cr_expect_str_eq(info.device_name[info.device_of[j]], "cpu:0");
+    static const int layer[] = {0, 1, 3, -1, -4, 4, -5}, partition[] = {0, 1, 1, 1, 0, -1, -1};
+    for (int k = 0; k < 7; k++)
+        cr_expect_eq(gpp_pipe_partition_of(p, layer[k]), partition[k], "layer %d", layer[k]);
+    gpp_pipe_free(p);
 }
 
 Test(pipe, wrong_tensors_are_refused_and_change_nothing)
@@ -91,6 +124,10 @@ Test(pipe, wrong_tensors_are_refused_and_change_nothing)
     CASE(x, bad.dim[1] = 6, "x is float32 (4, 6)");
     CASE(x, bad.rank = 1, "x is float32 (4)");
     CASE(x, bad.rank = 99, "x is");
+    CASE(x, bad.rank = 0, "x is");
+    CASE(x, bad.rank = -1, "x is");
+    CASE(x, bad.rank = 3; bad.dim[2] = 1, "x is");
+    CASE(x, bad.dtype = (gpp_dtype)9, "x is of unknown type");
     CASE(x, bad.dim[0] = -1, "x is");
     CASE(x, bad.data = NULL, "x has 4 rows but no data");
     CASE(target, bad.dim[0] = 3, "target is float32 (3, 4), expected float32 with 4 rows of (4)");
@@ -132,8 +169,17 @@ Test(pipe, without_loss_or_optimizer_says_so)
     gpp_model_free(model);
 }
 
+static void count_remark(gpp_log_level level, const char *text, void *user)
+{
+    (void)level;
+    (void)text;
+    ++*(int *)user;
+}
+
 Test(pipe, takes_batches_of_every_size_in_any_order)
 {
+    int remarks = 0;
+    gpp_log_set(count_remark, GPP_LOG_WARN, &remarks);
     static const int64_t sizes[] = {7, 1, 10, 0, 3, 64, 2, 0, 9};
     static const int chunks[] = {1, 3, 4, 8};
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
@@ -160,6 +206,8 @@ Test(pipe, takes_batches_of_every_size_in_any_order)
         }
         gpp_pipe_free(p);
     }
+    gpp_log_set(NULL, GPP_LOG_WARN, NULL);
+    cr_expect_eq(remarks, 0, "no size of a batch is worth a remark");
 }
 
 Test(pipe, an_empty_batch_gives_zero_gradients_and_its_update_takes_place)
@@ -196,6 +244,7 @@ Test(pipe, parameters_are_found_by_name)
         cr_assert_eq(gpp_pipe_parameter(p, k, &info, NULL), GPP_OK);
         cr_expect_str_eq(info.name, names[k]);
         cr_expect_eq(info.count, counts[k]);
+        cr_expect(info.partition == k / 2 && info.layer == k / 2 * 3, "%s", names[k]);
         float value[30], back[30];
         for (int i = 0; i < 30; i++)
             value[i] = (float)(i + k);
@@ -483,6 +532,12 @@ Test(pipe, missing_arguments_are_refused)
     cr_expect_eq(gpp_checkpoint_parse("always", NULL, &err), GPP_EINVAL);
     cr_expect(strstr(err.msg, "NULL"), "%s", err.msg);
     cr_expect_eq(gpp_checkpoint_parse(NULL, &(gpp_checkpoint){0}, NULL), GPP_EINVAL);
+    gpp_checkpoint mode = GPP_CHECKPOINT_NEVER;
+    gpp_error_clear(&err);
+    cr_expect_eq(gpp_checkpoint_parse("sometimes", &mode, &err), GPP_EINVAL);
+    for (int k = 0; k <= GPP_CHECKPOINT_BUDGET; k++)
+        cr_expect(strstr(err.msg, gpp_checkpoint_name((gpp_checkpoint)k)), "%s", err.msg);
+    cr_expect_eq(mode, GPP_CHECKPOINT_NEVER, "a failure changes nothing");
     cr_expect_eq(gpp_model_layer(NULL, 0, NULL, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_balance_minmax(1, NULL, 1, &(int){0}, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_balance_minmax(1, &(double){0}, 1, NULL, NULL), GPP_EINVAL);

@@ -4,7 +4,9 @@
  */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/parity.h"
 #include "tests/pipes.h"
@@ -308,5 +310,148 @@ Test(user_pipes, an_operator_outlives_the_model_it_was_registered_with)
         cr_assert_eq(gpp_pipe_evaluate(pipe[k], &x, NULL, &y, NULL, &err), GPP_OK, "%s", err.msg);
         cr_expect(test_same(v, w, 2) && parity_count('F', 3) == k + 1);
         gpp_pipe_free(pipe[k]);
+    }
+}
+
+/* --- what calls are told, and when they run --------------------------------------------------- */
+
+/* The diary: kind, micro-batch, operator. */
+static void expect_order(const char *order)
+{
+    char text[512] = "";
+    size_t used = 0;
+    for (int k = 0; k < parity_diary_now.events; k++) {
+        const parity_event *e = &parity_diary_now.event[k];
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%c%d%d", k ? " " : "", e->kind,
+                                 e->i, e->id);
+    }
+    cr_expect_str_eq(text, order);
+}
+
+/* A forward, and a backward with gradients of the input, of numbers that `act` passes on. */
+static void pass(gpp_pipe *pipe, int64_t rows)
+{
+    float v[16], w[16], g[16];
+    test_fill(v, 16, 1, -1, 1);
+    gpp_tensor x = {v, GPP_F32, 2, {rows, 1}}, y = {w, GPP_F32, 2, {rows, 1}};
+    gpp_tensor gx = {g, GPP_F32, 2, {rows, 1}};
+    parity_pass(pipe, &x, &y, &x, &gx);
+    cr_expect(test_same(v, w, rows) && test_same(v, g, rows), "all of it passes everything on");
+}
+
+static void expect_told(int recomputed)
+{
+    for (int k = 0; k < parity_diary_now.events; k++) {
+        const parity_event *e = &parity_diary_now.event[k];
+        cr_expect_eq(e->checkpointing, e->kind == 'F' && e->i < recomputed, "%c%d", e->kind, e->i);
+        cr_expect_eq(e->recomputing, e->kind == 'R', "%c%d", e->kind, e->i);
+        cr_expect(e->training, "%c%d", e->kind, e->i);
+    }
+}
+
+/* An evaluation repeats nothing and keeps nothing that a backward could use. */
+static void expect_evaluation(gpp_pipe *pipe, int64_t rows, int micro_batches)
+{
+    float v[16] = {0}, w[16];
+    gpp_tensor x = {v, GPP_F32, 2, {rows, 1}}, y = {w, GPP_F32, 2, {rows, 1}};
+    parity_diary_now.events = 0;
+    cr_assert_eq(gpp_pipe_evaluate(pipe, &x, NULL, &y, NULL, NULL), GPP_OK);
+    cr_expect(parity_tasks(pipe, GPP__RECOMPUTE) == 0 && parity_tasks(pipe, GPP__BACKWARD) == 0);
+    const gpp__plan *plan = pipe->flight[0].graph->step.plan;
+    for (size_t k = 0; k < plan->buffers; k++)
+        cr_expect_neq(plan->buffer[k].cls, GPP__TAPE);
+    cr_expect_eq(parity_diary_now.events, 2 * micro_batches);
+    for (int k = 0; k < parity_diary_now.events; k++) {
+        const parity_event *e = &parity_diary_now.event[k];
+        cr_expect(e->kind == 'F' && !e->checkpointing && !e->training);
+    }
+    cr_expect_eq(gpp_pipe_backward(pipe, -1, &x, &y, NULL, NULL), GPP_ESTATE);
+}
+
+Test(user_pipes, a_call_is_told_whether_it_is_repeated_repeats_or_trains)
+{
+    static const struct {
+        int64_t rows;
+        int chunks, micro_batches, recomputed[3]; /* by gpp_checkpoint */
+    } cases[] = {
+        {.rows = 1, .chunks = 1, .micro_batches = 1, .recomputed = {0, 1, 0}},
+        {.rows = 2, .chunks = 2, .micro_batches = 2, .recomputed = {1, 2, 0}},
+        {.rows = 7, .chunks = 4, .micro_batches = 4, .recomputed = {3, 4, 0}},
+        {.rows = 3, .chunks = 8, .micro_batches = 3, .recomputed = {2, 3, 0}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (int mode = 0; mode < 3; mode++) {
+            gpp_pipe *pipe = parity_linear("act id=0; act id=1", 1, 2, NULL, cases[k].chunks,
+                                           (gpp_checkpoint)mode);
+            pass(pipe, cases[k].rows);
+            for (int id = 0; id < 2; id++) {
+                cr_expect_eq(parity_count('F', id), cases[k].micro_batches);
+                cr_expect_eq(parity_count('R', id), cases[k].recomputed[mode], "%d rows, %s",
+                             (int)cases[k].rows, parity_modes[mode]);
+                cr_expect_eq(parity_count('B', id), cases[k].micro_batches);
+            }
+            expect_told(cases[k].recomputed[mode]);
+            expect_evaluation(pipe, cases[k].rows, cases[k].micro_batches);
+            gpp_pipe_free(pipe);
+        }
+}
+
+/* @return the pipe's number of devices; 0: there are no such devices */
+static int devices_of(const char *a, const char *b, gpp_checkpoint mode)
+{
+    gpp_model *model = parity_model("act id=0; act id=1");
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    gpp_pipe_info info = {0};
+    gpp_pipe *pipe;
+    parity_input(model, 1, (int64_t[]){1});
+    o.partitions = o.device_count = 2;
+    o.devices = (const char *[]){a, b};
+    o.checkpoint = mode;
+    if (gpp_pipe_new(&pipe, model, &o, NULL) == GPP_OK) {
+        gpp_pipe_get_info(pipe, &info);
+        pass(pipe, 1);
+    }
+    gpp_pipe_free(pipe);
+    gpp_model_free(model);
+    return info.devices;
+}
+
+Test(user_pipes, every_device_has_a_thread_that_goes_through_its_partitions)
+{
+    cr_expect_eq(devices_of("cpu:0", "cpu:0", GPP_CHECKPOINT_ALWAYS), 1);
+    expect_order("F00 F01 R01 B01 R00 B00");
+    cr_expect_eq(devices_of("cpu", "cpu", GPP_CHECKPOINT_NEVER), 1);
+    if (devices_of("cpu:1", "cpu:1", GPP_CHECKPOINT_NEVER) != 1)
+        cr_skip_test("one core: the rest needs two");
+    cr_expect_eq(devices_of("cpu:0-1", "cpu:0,1", GPP_CHECKPOINT_NEVER), 1, "two spellings of one");
+    cr_expect_eq(devices_of("cpu:0", "cpu:1", GPP_CHECKPOINT_NEVER), 2);
+    cr_assert(parity_find('F', 0, 0) >= 0 && parity_find('F', 1, 0) >= 0);
+    cr_expect_neq(parity_diary_now.event[parity_find('F', 0, 0)].thread,
+                  parity_diary_now.event[parity_find('F', 1, 0)].thread,
+                  "two devices are two threads");
+}
+
+Test(user_pipes, when_a_pipe_returns_all_calls_it_began_have_ended)
+{
+    for (int fails = 0; fails < 2; fails++) {
+        gpp_pipe *pipe =
+            parity_linear("act id=0; act id=1 ms=10,0", 1, 2, NULL, 5, GPP_CHECKPOINT_NEVER);
+        struct timespec later = {0, 50000000};
+        float v[5] = {0}, w[5];
+        gpp_tensor x = {v, GPP_F32, 2, {5, 1}}, y = {w, GPP_F32, 2, {5, 1}};
+        gpp_error err = GPP_ERROR_INIT;
+        parity_diary_now.fail.kind = fails ? 'F' : 0;
+        parity_diary_now.fail.status = GPP_ENUMERIC;
+        parity_diary_now.fail.says = "as expected";
+        cr_expect_eq(gpp_pipe_forward(pipe, &x, &y, NULL, &err), fails ? GPP_ENUMERIC : GPP_OK);
+        cr_expect(!fails || (strstr(err.msg, "as expected") && err.layer == 0 &&
+                             err.micro_batch == 0 && err.partition == 0),
+                  "the layer's own status and words: %s", err.msg);
+        int events = parity_diary_now.events, ended = parity_diary_now.ended;
+        cr_expect(fails || (events == 10 && !err.msg[0]), "%d calls, \"%s\"", events, err.msg);
+        cr_expect_eq(events, ended, "%d begun, %d ended", events, ended);
+        nanosleep(&later, NULL);
+        cr_expect_eq(parity_diary_now.events, events, "nothing runs afterwards");
+        gpp_pipe_free(pipe);
     }
 }
