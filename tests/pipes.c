@@ -2,6 +2,8 @@
 #include "tests/pipes.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -281,64 +283,57 @@ const gpp_op test_op_faulty = {
     .cpu.backward = faulty_backward,
 };
 
-typedef struct spin_attr {
-    double forward_us, backward_us;
-} spin_attr;
+typedef struct meet_attr {
+    int64_t waits;
+} meet_attr;
 
-/* Busy-waits: sleeping would give the core to other work and wake up late. */
-static void spin(double us)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    double end = (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3 + us, now;
-    do {
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        now = (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-    } while (now < end);
-}
+enum { MEET_SECONDS = 60 }; /* more than any machine needs, less than a test may take */
+static atomic_int recomputed, waited;
 
-static gpp_status spin_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+static gpp_status meet_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
 {
-    (void)run;
     memcpy(io->out[0], io->in[0], bytes_of(k));
     if (io->saved)
         memset(io->saved, 1, k->saved_bytes);
-    spin(((const spin_attr *)k->layer->attr)->forward_us);
+    if (run->recomputing && !((const meet_attr *)k->layer->attr)->waits)
+        atomic_fetch_add(&recomputed, 1);
     return GPP_OK;
 }
 
-static gpp_status spin_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+static gpp_status meet_backward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
 {
-    (void)run;
     if (io->grad_in[0])
         memcpy(io->grad_in[0], io->grad_out[0], bytes_of(k));
-    spin(((const spin_attr *)k->layer->attr)->backward_us);
+    if (!((const meet_attr *)k->layer->attr)->waits)
+        return GPP_OK;
+    int expected = atomic_fetch_add(&waited, 1) + 1;
+    time_t end = time(NULL) + MEET_SECONDS;
+    while (atomic_load(&recomputed) < expected) {
+        if (time(NULL) > end)
+            return gpp__fail(run->err, GPP_ETIMEDOUT, "recomputation %d has not begun", expected);
+        sched_yield();
+    }
     return GPP_OK;
 }
 
-static const gpp__key spin_keys[] = {
-    {.name = "forward_us",
-     .type = GPP__KEY_REAL,
-     .offset = offsetof(spin_attr, forward_us),
+static const gpp__key meet_keys[] = {
+    {.name = "waits",
+     .type = GPP__KEY_INT,
+     .offset = offsetof(meet_attr, waits),
      .count = 1,
      .min = 0,
-     .max = 1e6},
-    {.name = "backward_us",
-     .type = GPP__KEY_REAL,
-     .offset = offsetof(spin_attr, backward_us),
-     .count = 1,
-     .min = 0,
-     .max = 1e6},
+     .max = 1},
     {0},
 };
-const gpp_op test_op_spin = {
-    .name = "spin",
-    .keys = spin_keys,
-    .attr_size = sizeof(spin_attr),
+const gpp_op test_op_meet = {
+    .name = "meet",
+    .keys = meet_keys,
+    .attr_size = sizeof(meet_attr),
     .infer = gpp__infer_same,
+    .may_fail = true,
     .cpu.prepare = faulty_prepare,
-    .cpu.forward = spin_forward,
-    .cpu.backward = spin_backward,
+    .cpu.forward = meet_forward,
+    .cpu.backward = meet_backward,
 };
 
 /* --- an operator of a user -------------------------------------------------------------------- */

@@ -74,8 +74,9 @@ typedef struct test_fault_at {
 extern test_fault_at test_faults[4]; /* by the operator's key `id` */
 extern const gpp_op test_op_faulty;
 
-/** An operator that passes its input on after busy-waiting: keys forward_us, backward_us. */
-extern const gpp_op test_op_spin;
+/** An operator that passes its input on. With waits=1 its n-th backward of this process waits until n
+ * recomputations of others with waits=0 have begun, and fails after a minute. */
+extern const gpp_op test_op_meet;
 
 /** (a, b) -> (a·b, a+b), as a user would register it. */
 extern const gpp_operator test_op_muladd;
