@@ -354,7 +354,7 @@ int main(int argc, char *argv[])
     double right = 0;
     options_read(&o, argc, argv);
     load(&train, o.data, "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", o.limit);
-    load(&test, o.data, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", 0);
+    load(&test, o.data, "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", o.limit);
     start(&t, &o, train.count);
     serve(&train, &o, t.pipe, true);
     serve(&test, &o, t.pipe, false);

@@ -10,7 +10,7 @@ enum { MOST_PARTITIONS = 64 };
 
 typedef struct options {
     int partitions, chunks, epochs, batch;
-    long limit; /* training images to use; 0: all */
+    long limit; /* images to train on, and to test on; 0: all */
     int balance[MOST_PARTITIONS];
     bool has_balance;
     gpp_checkpoint checkpoint;
