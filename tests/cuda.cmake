@@ -105,7 +105,7 @@ if(NOT CMAKE_C_FLAGS MATCHES "-fsanitize")
     target_compile_options(${target} PRIVATE -O1)
   endforeach()
   target_compile_options(watched_kernels PRIVATE -fsanitize=thread)
-  foreach(name common elementwise layout losses norms optimizers products)
+  foreach(name common losses operators ops optimizers products)
     object_of(object test_cuda_${name}_emulated test_cuda_${name})
     add_gridpipe_test(test_cuda_${name}_watched gridpipe_emulated test_helpers_emulated ${object}
       $<TARGET_OBJECTS:watched_kernels> $<TARGET_OBJECTS:watching_emulation>)

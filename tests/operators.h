@@ -1,9 +1,9 @@
 /*
  * tests/operators.h: one table of cases for every operator, and a probe that runs a case.
  *
- * A row says what an operator is given and how far its results may be from what they should be; the
- * properties that hold for all of them are in test_operators.c. What only one operator does is in a
- * test of its own.
+ * A row says what an operator is given and how far its results may be from what they should be. The
+ * properties that hold for all operators are checked by test_operators.c on the CPU and by
+ * cuda/test_cuda_operators.c on CUDA. What only one operator does is in a test of its own.
  */
 #ifndef GPP_TESTS_OPERATORS_H
 #define GPP_TESTS_OPERATORS_H
@@ -21,6 +21,13 @@ typedef enum test_bend {
     TEST_ATTENDS   /* products of three and exponentials */
 } test_bend;
 
+/** What inputs of float32 are filled with, where no central differences are taken. */
+typedef enum test_op_values {
+    TEST_UNIFORM,
+    TEST_TIES,   /* whole numbers near 0: many equal ones, and the kinks of most functions */
+    TEST_SPECIAL /* uniform, with NaN, infinities, large numbers and zeros of both signs */
+} test_op_values;
+
 typedef struct test_op_case {
     const char *spec, *why; /* the first word of spec is the operator */
     int inputs;
@@ -29,11 +36,21 @@ typedef struct test_op_case {
     test_bend bend;
     bool large;    /* several units of work; too large for central differences */
     double offset; /* of what it is given from 0 */
+    test_op_values values;
+
+    /* On CUDA, where a case is run with several numbers of rows instead of `rows`. */
+    int64_t least, most; /* rows; most 0: any number, but none at all of a large case */
+    bool rounds;         /* also with TF32 and bfloat16 */
+    double off;          /* allowed error instead of the operator's; 0: the operator's */
 } test_op_case;
 
 extern const test_op_case test_op_cases[];
 extern const size_t test_op_count;
 bool test_op_is(const test_op_case *c, const char *name);
+/** Fill `count` elements of input `t`: numbers of [lo, hi) or what c->values says, or indices below
+ * the operator's "num=". */
+void test_op_fill(const test_op_case *c, int t, void *x, int64_t count, uint64_t seed, double lo,
+                  double hi);
 
 /** A case with all that f = Σ w·y over all outputs and its gradients need. */
 typedef struct test_probe {
@@ -83,6 +100,10 @@ void test_probe_slopes(test_probe *p);
 #define VOLUME(a, b, c, d)                                                                         \
     {                                                                                              \
         .rank = 4, .dim = { a, b, c, d }                                                           \
+    }
+#define INDEX                                                                                      \
+    {                                                                                              \
+        .dtype = GPP_I64, .rank = 0                                                                \
     }
 #define INDICES(...)                                                                               \
     {                                                                                              \

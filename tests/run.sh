@@ -259,7 +259,7 @@ criterion_program() {
 }
 
 # Those that take longest, which are started first.
-slow='submit|plan_search|products|profiles|pipes_e|norms|layout|elementwise|chain|vectors|tools|random'
+slow='submit|plan_search|products|profiles|pipes_e|cuda_operators|chain|vectors|tools|random'
 
 # test_programs BUILD: its test programs, the slow ones first. A watched program is an emulated one
 # that looks for races as well, so the emulated one is left to the sanitizers.

@@ -139,7 +139,7 @@ static double distance(const float *got, const double *want, int64_t count)
         off = isnan(d) ? INFINITY : fmax(d, off);
         most = fmax(most, fabs(want[k]));
     }
-    return off / most;
+    return most > 0 ? off / most : off;
 }
 
 /* Float32 arithmetic of a few operations on numbers exact in float32; parameters' gradients are

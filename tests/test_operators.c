@@ -107,7 +107,7 @@ Test(operators, results_do_not_depend_on_threads)
                 float *all = test_probe_results(&p, &count);
                 /* A record of statistics is not of float32. */
                 int64_t floats = count - (p.rig->stats ? record_of(&p) : 0);
-                for (int64_t k = 0; k < floats && !one; k++)
+                for (int64_t k = 0; k < floats && !one && c->values != TEST_SPECIAL; k++)
                     cr_assert(isfinite(all[k]), "%s: element %d of the results is not written",
                               c->spec, (int)k);
                 cr_expect(!one || test_same(one, all, count), "%s (%s): %d threads change a bit",

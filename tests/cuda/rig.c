@@ -147,7 +147,8 @@ static void spoil(void *room, size_t bytes)
 enum { CALLS = 2 }; /* backwards, the second of which accumulates */
 
 typedef struct sides {
-    const cuda_case *c;
+    const test_op_case *c;
+    cuda_way how;
     int64_t rows;
     char name[256]; /* for messages */
     bool fine;      /* nothing differed so far */
@@ -169,17 +170,8 @@ typedef struct sides {
 
 const gpp__kernels *cuda_kernels_of(const char *name)
 {
-    static const char prefix[] = "gpp__cuda_";
-#define ENTRY(kernels) {#kernels, &kernels},
-    static const struct {
-        const char *symbol;
-        const gpp__kernels *kernels;
-    } all[] = {RIG_KERNEL_LIST(ENTRY)};
-#undef ENTRY
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        if (strcmp(all[k].symbol + strlen(prefix), name) == 0)
-            return all[k].kernels;
-    return NULL;
+    const gpp_op *op = gpp__op_find(name);
+    return op ? op->cuda : NULL;
 }
 
 static size_t bytes_of(const sides *s, const gpp__desc *d)
@@ -213,7 +205,7 @@ static void differs(sides *s, const char *what, double off)
 {
     s->fine = false;
     cr_expect(false, "%s: %s is off by %.3g of the largest, allowed is %.3g", s->name, what, off,
-              s->c->tolerance);
+              s->how.tolerance);
 }
 
 /* As test_distance, but equal infinities are equal, and the largest is the largest finite value. */
@@ -234,7 +226,7 @@ static double distance(const float *got, const float *want, int64_t count)
 static void compare(sides *s, const char *what, const float *got, const float *want, int64_t count)
 {
     double off = distance(got, want, count);
-    if (!(off <= s->c->tolerance))
+    if (!(off <= s->how.tolerance))
         differs(s, what, off);
 }
 
@@ -271,31 +263,6 @@ static void need(sides *s, gpp_status status, const char *what)
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-static float special(int64_t k)
-{
-    static const float values[] = {NAN, INFINITY, -INFINITY, 1e30f, -1e30f, 0.0f, -0.0f, 90.0f};
-    return values[k % 8];
-}
-
-static void fill(const cuda_case *c, const gpp__desc *d, void *x, int64_t count, uint64_t seed)
-{
-    int64_t limit = c->limit ? c->limit : 2;
-    float *f = x;
-    if (d->dtype == GPP_I64) {
-        for (int64_t k = 0; k < count; k++)
-            ((int64_t *)x)[k] = (int64_t)((uint64_t)(k * 7919 + (int64_t)seed * 31) >> 1) % limit;
-        return;
-    }
-    if (c->fill == CUDA_FILL_APART)
-        test_fill_apart(f, count, seed, 4.0 / (double)(count + 1));
-    else
-        test_fill(f, count, seed, -2, 2);
-    for (int64_t k = 0; k < count && c->fill == CUDA_FILL_TIES; k++)
-        f[k] = roundf(f[k]);
-    for (int64_t k = (int64_t)seed % 5; k < count && c->fill == CUDA_FILL_SPECIAL; k += 11)
-        f[k] = special(k / 11);
-}
-
 /* Parameters that differ from each other; buffers near 1, as a variance may be. */
 static void fill_params(sides *s)
 {
@@ -311,17 +278,17 @@ static void fill_params(sides *s)
 static void make_cpu(sides *s)
 {
     const int64_t batch[GPP__BATCHES] = {s->rows, s->rows, s->rows, s->rows};
-    int ins = s->c->ins ? s->c->ins : 1;
-    need(s, test_rig_new_tuple(&s->cpu, s->c->spec, 5, s->c->in, ins, batch, 1, &s->err), "CPU");
-    s->cpu->run.training = !s->c->evaluate;
+    const test_op_case *c = s->c;
+    need(s, test_rig_new_tuple(&s->cpu, c->spec, 5, c->in, c->inputs, batch, 1, &s->err), "CPU");
+    s->cpu->run.training = !s->how.evaluate;
     s->layer = &s->cpu->layer;
     fill_params(s);
 }
 
 static void make_cuda(sides *s)
 {
-    gpp__cuda *cuda = cuda_device(s->c->math);
-    s->op = cuda_kernels_of(s->layer->op->name);
+    gpp__cuda *cuda = cuda_device(s->how.math);
+    s->op = s->layer->op->cuda;
     cr_assert(s->op != NULL, "%s: this operator has no CUDA functions", s->name);
     s->run = s->cpu->run;
     s->run.pool = NULL;
@@ -394,7 +361,7 @@ static void forward_cpu(sides *s)
     void *x[GPP__MAX_TENSORS] = {NULL}, *none[GPP__MAX_TENSORS] = {NULL};
     for (int t = 0; t < layer->in_count; t++) {
         x[t] = test_room(bytes_of(s, &layer->in[t]));
-        fill(s->c, &layer->in[t], x[t], count_of(s, &layer->in[t]), 60 + (uint64_t)t);
+        test_op_fill(s->c, t, x[t], count_of(s, &layer->in[t]), 60 + (uint64_t)t, -2, 2);
     }
     need(s, test_rig_forward_tuple(s->cpu, (const void *const *)x, none), "the CPU's forward");
     for (int t = 0; t < layer->in_count; t++) {
@@ -507,7 +474,7 @@ static void compare_stats(sides *s)
         most = fmax(most, fabs(want[k]));
         off = fmax(off, isnan(got[k]) && !isnan(want[k]) ? INFINITY : fabs(got[k] - want[k]));
     }
-    if (!(off <= s->c->tolerance * most))
+    if (!(off <= s->how.tolerance * most))
         differs(s, "the record of statistics", most > 0 ? off / most : off);
     free(got);
 }
@@ -731,35 +698,35 @@ static void commits(sides *s)
 
 /* --- a case ----------------------------------------------------------------------------------- */
 
-static bool check_rows(const cuda_case *c, int64_t rows)
+/* @return whether nothing differed */
+static bool check_rows(const test_op_case *c, cuda_way how, int64_t rows)
 {
-    sides s = {.c = c, .rows = rows, .fine = true, .err = GPP_ERROR_INIT};
-    snprintf(s.name, sizeof s.name, "%s (%s, %d rows)", c->why, c->spec, (int)rows);
+    sides s = {.c = c, .how = how, .rows = rows, .fine = true, .err = GPP_ERROR_INIT};
+    snprintf(s.name, sizeof s.name, "%s (%s, %d rows, arithmetic %d%s)", c->spec, c->why, (int)rows,
+             (int)how.math, how.evaluate ? ", evaluating" : "");
     make_cpu(&s);
-    cr_assert(!c->evaluate || !s.layer->op->passes_in_eval || !s.layer->op->passes_in_eval(s.layer),
-              "%s: in evaluation no kernel runs", s.name);
     make_cuda(&s);
     furnish(&s);
     forward_cpu(&s);
     forwards(&s);
-    if (!c->evaluate) {
-        for (int call = 0; call < CALLS; call++)
-            backward_cpu(&s, call);
-        backwards(&s);
-        if (s.params)
-            same_room(&s, "the parameters", s.params, s.cpu->params, s.layer->param_bytes);
-        commits(&s);
-    }
+    for (int call = 0; call < CALLS; call++)
+        backward_cpu(&s, call);
+    backwards(&s);
+    if (s.params)
+        same_room(&s, "the parameters", s.params, s.cpu->params, s.layer->param_bytes);
+    commits(&s);
     release(&s);
     return s.fine;
 }
 
-void cuda_check(const cuda_case *c)
+void cuda_check(const test_op_case *c, cuda_way how)
 {
     static const int64_t rows[] = {1, 2, 7, 33};
-    cuda_device(c->math);
+    cuda_device(how.math);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
-        if (c->most_rows == 0 || rows[k] <= c->most_rows)
-            if (!check_rows(c, rows[k]))
+        if (rows[k] >= c->least && (c->most == 0 || rows[k] <= c->most))
+            if (!check_rows(c, how, rows[k]))
                 return; /* more of the same would not say more */
+    if (c->most > 33)
+        check_rows(c, how, c->most);
 }

@@ -1,12 +1,15 @@
 /*
  * tests/cuda/test_cuda_common.c: what operators are called with and use in common: handles,
- * failures, copies, sums of columns, bfloat16.
+ * failures, copies, sums of columns, bfloat16, the norm of gradients.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/cuda/norms.h"
 #include "tests/cuda/rig.h"
+
+#define COUNT(table) (sizeof table / sizeof *table)
 
 /* --- handles ---------------------------------------------------------------------------------- */
 
@@ -280,4 +283,91 @@ Test(cuda_common, keeps_nan_in_bfloat16)
     cuda_free(device);
     cuda_free(again);
     cuda_free(halves);
+}
+
+/* --- the norm of gradients -------------------------------------------------------------------- */
+
+Test(cuda_common, squares_are_added_in_double_by_the_count_alone)
+{
+    static const int64_t counts[] = {1, 2, 255, 256, 257, 4096, 4097, 70001};
+    gpp__cuda *cuda = cuda_device(GPP__MATH_F32);
+    gpp_error err = GPP_ERROR_INIT;
+    for (size_t k = 0; k < COUNT(counts); k++) {
+        int64_t n = counts[k];
+        float *x = malloc((size_t)n * sizeof *x);
+        test_fill(x, n, (uint64_t)n, -1000, 1000);
+        double want = test_dot(x, x, n), got[2];
+        void *grad = cuda_copy_of(x, (size_t)n * sizeof *x), *sums = cuda_room(sizeof got);
+        void *room = cuda_room(gpp__cuda_squares_room(n));
+        for (int order = 0; order < 2; order++) {
+            cuda_order(order > 0);
+            cr_assert_eq(gpp__cuda_squares(cuda, grad, n, (double *)sums + order, room, &err),
+                         GPP_OK, "%s", err.msg);
+            cuda_wait();
+        }
+        cuda_order(false);
+        cuda_get(got, sums, sizeof got);
+        /* Squares are exact; a sum of n doubles in another order is off by no more than n units of
+         * its last place. */
+        cr_expect_leq(fabs(got[0] - want), 1e-11 * want, "%d numbers: %.17g, want %.17g", (int)n,
+                      got[0], want);
+        cr_expect_eq(memcmp(&got[0], &got[1], sizeof(double)), 0, "%d numbers", (int)n);
+        cuda_free(grad), cuda_free(sums), cuda_free(room);
+        free(x);
+    }
+}
+
+/* What `count` equal sums give. */
+static float factor_of(int64_t count, double sum, double clip_norm, bool skip_nonfinite)
+{
+    gpp__cuda *cuda = cuda_device(GPP__MATH_F32);
+    gpp_error err = GPP_ERROR_INIT;
+    double sums[600];
+    float factor;
+    for (int64_t k = 0; k < count; k++)
+        sums[k] = sum;
+    void *on_device = cuda_copy_of(sums, (size_t)count * sizeof *sums);
+    void *to = cuda_room(sizeof factor);
+    cr_assert_eq(gpp__cuda_clip_factor(cuda, on_device, count, clip_norm, skip_nonfinite, to, &err),
+                 GPP_OK, "%s", err.msg);
+    cuda_wait();
+    cuda_get(&factor, to, sizeof factor);
+    cuda_free(on_device);
+    cuda_free(to);
+    return factor;
+}
+
+Test(cuda_common, gradients_are_clipped_by_their_norm)
+{
+    static const struct {
+        const char *why;
+        int64_t count;
+        double sum, clip_norm; /* each of the sums */
+        bool skip_nonfinite;
+        float factor;
+    } cases[] = {
+        {"shorter than allowed", .count = 4, .sum = 1, .clip_norm = 3, .factor = 1},
+        {"longer: down to it, nearly", .count = 4, .sum = 4, .clip_norm = 1,
+         .factor = (float)(1 / (4 + 1e-6))},
+        {"many sums", .count = 600, .sum = 1.5, .clip_norm = 10,
+         .factor = (float)(10 / (30 + 1e-6))},
+        {"no limit", .count = 4, .sum = 1e300, .clip_norm = 0, .factor = 1},
+        {"nothing to clip", .count = 4, .sum = 0, .clip_norm = 1, .factor = 1},
+        {"no parameters", .count = 0, .clip_norm = 1, .skip_nonfinite = true, .factor = 1},
+        {"infinite", .count = 4, .sum = INFINITY, .clip_norm = 1, .factor = 0},
+        {"not a number compares with nothing", .count = 4, .sum = NAN, .clip_norm = 1, .factor = 1},
+        {"infinite, to be skipped", .count = 4, .sum = INFINITY, .clip_norm = 1,
+         .skip_nonfinite = true, .factor = NAN},
+        {"not a number, to be skipped", .count = 4, .sum = NAN, .skip_nonfinite = true,
+         .factor = NAN},
+        {"finite, to be skipped were it not", .count = 4, .sum = 4, .clip_norm = 1,
+         .skip_nonfinite = true, .factor = (float)(1 / (4 + 1e-6))},
+    };
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        float got =
+            factor_of(cases[k].count, cases[k].sum, cases[k].clip_norm, cases[k].skip_nonfinite);
+        float want = cases[k].factor;
+        cr_expect(got == want || (isnan(got) && isnan(want)), "%s: %.9g, want %.9g", cases[k].why,
+                  (double)got, (double)want);
+    }
 }

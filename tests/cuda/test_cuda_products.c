@@ -1,13 +1,12 @@
 /*
- * tests/cuda/test_cuda_products.c: linear, self_attention and convolutions on CUDA against the
- * CPU's; the kinds of arithmetic; convolutions by columns against cuDNN's.
+ * tests/cuda/test_cuda_products.c: the kinds of arithmetic of products and convolutions, and
+ * convolutions by columns against cuDNN's. Operators against the CPU's: test_cuda_operators.c.
  *
  * In the emulation cuDNN lists, before what has to be chosen, algorithms that fail, want too much
  * memory, differ from call to call or round, and refuses some shapes (cudnn.cpp); cuBLAS rounds
  * operands wherever it may.
  */
 #include <criterion/criterion.h>
-#include <criterion/parameterized.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,175 +18,13 @@
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-/* Sums of float32 in another order than the CPU's. */
-#define FLOAT 1e-5
-/* Convolutions on a device also by Winograd's transforms, which lose another digit. */
+/* Sums of float32 in another order; on a device also by Winograd's transforms, which lose another
+ * digit. */
 #ifdef GPP_EMULATION
-#define CONV FLOAT
+#define TOLERANCE 1e-5
 #else
-#define CONV 1e-4
+#define TOLERANCE 1e-4
 #endif
-/* TF32 cuts an operand after 10 bits, 2^-10 of it, so a product is off by up to 2^-9. Errors of a
- * sum cancel; those of attention's stages add up, to no more than twice that. */
-#define TF32_OFF 4e-3
-/* bfloat16 rounds after 7: 2^-9 of an operand, 2^-8 of a product, four times that after several
- * stages, of which cuDNN's results are one. */
-#define BF16_OFF 1.6e-2
-
-#define LINE(a)                                                                                    \
-    {                                                                                              \
-        {                                                                                          \
-            .rank = 1, .dim = { a }                                                                \
-        }                                                                                          \
-    }
-#define TABLE(a, b)                                                                                \
-    {                                                                                              \
-        {                                                                                          \
-            .rank = 2, .dim = { a, b }                                                             \
-        }                                                                                          \
-    }
-#define IMAGE(c, h, w)                                                                             \
-    {                                                                                              \
-        {                                                                                          \
-            .rank = 3, .dim = { c, h, w }                                                          \
-        }                                                                                          \
-    }
-
-#define CASE(why_, spec_, in_, ...)                                                                \
-    {                                                                                              \
-        .why = why_, .spec = spec_, .in = in_, .tolerance = __VA_ARGS__                            \
-    }
-
-/* --- operators -------------------------------------------------------------------------------- */
-
-ParameterizedTestParameters(cuda_products, linear_is_the_cpus)
-{
-    static cuda_case cases[] = {
-        CASE("plain", "linear out=5", LINE(7), FLOAT),
-        CASE("without bias", "linear out=5 bias=0", LINE(7), FLOAT),
-        CASE("one column out", "linear out=1", LINE(9), FLOAT),
-        CASE("one column in", "linear out=4", LINE(1), FLOAT),
-        CASE("over the last of two dimensions", "linear out=3", TABLE(4, 6), FLOAT),
-        CASE("no size a multiple of a warp", "linear out=37", LINE(65), FLOAT),
-        CASE("TF32", "linear out=13", LINE(40), TF32_OFF, .math = GPP__MATH_TF32),
-        CASE("bfloat16", "linear out=13", LINE(40), BF16_OFF, .math = GPP__MATH_BF16),
-        CASE("bfloat16 without bias", "linear out=6 bias=0", TABLE(3, 5), BF16_OFF,
-             .math = GPP__MATH_BF16),
-    };
-    return cr_make_param_array(cuda_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(cuda_case *c, cuda_products, linear_is_the_cpus)
-{
-    cuda_check(c);
-}
-
-ParameterizedTestParameters(cuda_products, self_attention_is_the_cpus)
-{
-    static cuda_case cases[] = {
-        CASE("one head", "self_attention heads=1", TABLE(5, 4), FLOAT),
-        CASE("heads outnumber the rows, or not", "self_attention heads=4", TABLE(6, 12), FLOAT),
-        CASE("causal", "self_attention heads=2 causal=1", TABLE(7, 6), FLOAT),
-        CASE("one position", "self_attention heads=3 causal=1", TABLE(1, 9), FLOAT),
-        CASE("one column a head", "self_attention heads=5", TABLE(3, 5), FLOAT),
-        CASE("more keys than a warp has threads", "self_attention heads=2 causal=1", TABLE(75, 4),
-             FLOAT, .most_rows = 2),
-        CASE("TF32", "self_attention heads=2", TABLE(6, 8), TF32_OFF, .math = GPP__MATH_TF32),
-        CASE("bfloat16", "self_attention heads=2", TABLE(6, 8), BF16_OFF, .math = GPP__MATH_BF16),
-        CASE("bfloat16, causal", "self_attention heads=4 causal=1", TABLE(9, 8), BF16_OFF,
-             .math = GPP__MATH_BF16),
-    };
-    return cr_make_param_array(cuda_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(cuda_case *c, cuda_products, self_attention_is_the_cpus)
-{
-    cuda_check(c);
-}
-
-/* Two strips of queries, the second one short. */
-ParameterizedTestParameters(cuda_products, self_attention_of_several_strips_is_the_cpus)
-{
-    static cuda_case cases[] = {
-        CASE("all keys", "self_attention heads=1", TABLE(515, 2), FLOAT, .most_rows = 1),
-        CASE("causal: early strips see fewer keys", "self_attention heads=1 causal=1",
-             TABLE(515, 2), FLOAT, .most_rows = 1),
-    };
-    return cr_make_param_array(cuda_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(cuda_case *c, cuda_products, self_attention_of_several_strips_is_the_cpus)
-{
-    cuda_check(c);
-}
-
-ParameterizedTestParameters(cuda_products, conv2d_is_the_cpus)
-{
-    static cuda_case cases[] = {
-        CASE("as in most networks", "conv2d out=4 kernel=3 padding=1", IMAGE(3, 6, 5), CONV),
-        CASE("one channel, without bias", "conv2d out=4 kernel=3 bias=0", IMAGE(1, 5, 5), CONV),
-        CASE("pointwise", "conv2d out=5 kernel=1", IMAGE(6, 3, 4), CONV),
-        CASE("pointwise with a stride", "conv2d out=5 kernel=1 stride=2", IMAGE(6, 3, 4), CONV),
-        CASE("pointwise in groups", "conv2d out=6 kernel=1 groups=3", IMAGE(9, 3, 2), CONV),
-        CASE("nothing symmetric", "conv2d out=3 kernel=3,2 stride=2,1 padding=2,0", IMAGE(2, 7, 6),
-             CONV),
-        CASE("dilated", "conv2d out=4 kernel=3 padding=2 dilation=2", IMAGE(2, 7, 7), CONV),
-        CASE("grouped", "conv2d out=6 kernel=3 padding=1 groups=2", IMAGE(4, 5, 5), CONV),
-        CASE("depthwise", "conv2d out=4 kernel=3 groups=4", IMAGE(4, 5, 5), CONV),
-        CASE("grouped and dilated", "conv2d out=4 kernel=2 dilation=3,2 groups=2", IMAGE(6, 5, 6),
-             CONV),
-        CASE("grouped with a stride", "conv2d out=6 kernel=3,2 stride=2 padding=1 groups=2",
-             IMAGE(4, 6, 5), CONV),
-        CASE("last rows unused", "conv2d out=2 kernel=5 stride=3", IMAGE(2, 10, 10), CONV,
-             .most_rows = 7),
-        CASE("a kernel as large as the image", "conv2d out=3 kernel=4,3", IMAGE(2, 4, 3), CONV),
-        CASE("what cuDNN lists and then refuses", "conv2d out=2 kernel=3 padding=1",
-             IMAGE(2, 66, 2), CONV, .most_rows = 7),
-        CASE("bfloat16, what cuDNN lists and then refuses", "conv2d out=2 kernel=3 padding=1",
-             IMAGE(2, 66, 2), BF16_OFF, .math = GPP__MATH_BF16, .most_rows = 2),
-        CASE("TF32", "conv2d out=4 kernel=3 padding=1", IMAGE(3, 6, 5), TF32_OFF,
-             .math = GPP__MATH_TF32),
-        CASE("bfloat16", "conv2d out=4 kernel=3 padding=1", IMAGE(3, 6, 5), BF16_OFF,
-             .math = GPP__MATH_BF16),
-        CASE("bfloat16, pointwise", "conv2d out=4 kernel=1 bias=0", IMAGE(3, 6, 5), BF16_OFF,
-             .math = GPP__MATH_BF16),
-        CASE("bfloat16, by columns", "conv2d out=4 kernel=2 dilation=2 groups=2", IMAGE(4, 5, 5),
-             BF16_OFF, .math = GPP__MATH_BF16),
-    };
-    return cr_make_param_array(cuda_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(cuda_case *c, cuda_products, conv2d_is_the_cpus)
-{
-    cuda_check(c);
-}
-
-ParameterizedTestParameters(cuda_products, conv_transpose2d_is_the_cpus)
-{
-    static cuda_case cases[] = {
-        CASE("doubling", "conv_transpose2d out=3 kernel=2 stride=2", IMAGE(4, 3, 5), CONV),
-        CASE("with an output padding", "conv_transpose2d out=2 kernel=3 stride=2 output_padding=1",
-             IMAGE(3, 4, 3), CONV),
-        CASE("nothing symmetric", "conv_transpose2d out=4 kernel=3,2 stride=1,2 padding=1,0",
-             IMAGE(3, 4, 3), CONV),
-        CASE("pointwise, without bias", "conv_transpose2d out=4 kernel=1 bias=0", IMAGE(3, 4, 3),
-             CONV),
-        CASE("grouped and dilated", "conv_transpose2d out=4 kernel=2 dilation=2 groups=2",
-             IMAGE(6, 3, 4), CONV),
-        CASE("grouped with a stride", "conv_transpose2d out=6 kernel=3 stride=2 groups=3",
-             IMAGE(3, 3, 4), CONV),
-        CASE("TF32", "conv_transpose2d out=3 kernel=3 stride=2", IMAGE(4, 3, 3), TF32_OFF,
-             .math = GPP__MATH_TF32),
-        CASE("bfloat16", "conv_transpose2d out=3 kernel=3 stride=2", IMAGE(4, 3, 3), BF16_OFF,
-             .math = GPP__MATH_BF16),
-    };
-    return cr_make_param_array(cuda_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(cuda_case *c, cuda_products, conv_transpose2d_is_the_cpus)
-{
-    cuda_check(c);
-}
 
 /* --- arithmetic ------------------------------------------------------------------------------- */
 
@@ -234,7 +71,7 @@ Test(cuda_products, products_round_operands_to_what_the_arithmetic_keeps)
 /* --- convolutions by cuDNN and by columns ----------------------------------------------------- */
 
 typedef struct conv_case {
-    char why[56], spec[72];
+    const char *why, *spec;
     int64_t dim[3], rows;
 } conv_case;
 
@@ -321,40 +158,39 @@ static void compare_ways(const conv_case *c, const convolution *v, bool add)
         float *want = result_of(v, (gpp__conv_way)way, true, add);
         float *got = result_of(v, (gpp__conv_way)way, false, add);
         double off = test_distance(got, want, result_count(v, (gpp__conv_way)way));
-        cr_expect(off <= CONV, "%s: %s is off by %g", c->why, name[way], off);
+        cr_expect(off <= TOLERANCE, "%s: %s is off by %g", c->why, name[way], off);
         free(want);
         free(got);
     }
 }
 
-ParameterizedTestParameters(cuda_products, convolutions_by_columns_are_cudnns)
+Test(cuda_products, convolutions_by_columns_are_cudnns)
 {
-    static conv_case cases[] = {
-        {"as in most networks", "conv2d out=4 kernel=3 padding=1", {3, 6, 5}, 3},
-        {"nothing symmetric", "conv2d out=3 kernel=3,2 stride=2,1 padding=2,0", {2, 7, 6}, 2},
-        {"a stride beyond the kernel", "conv2d out=3 kernel=2 stride=3", {2, 9, 8}, 2},
-        {"dilated", "conv2d out=4 kernel=3 padding=2 dilation=2,1", {2, 7, 7}, 2},
-        {"grouped", "conv2d out=6 kernel=3 padding=1 groups=2", {4, 5, 5}, 2},
-        {"depthwise", "conv2d out=8 kernel=3 groups=4", {4, 5, 5}, 2},
-        {"more rows than columns at a time", "conv2d out=1 kernel=3", {4, 66, 66}, 33},
+    static const conv_case cases[] = {
+        {"as in most networks", "conv2d out=4 kernel=3 padding=1", .dim = {3, 6, 5}, .rows = 3},
+        {"nothing symmetric", "conv2d out=3 kernel=3,2 stride=2,1 padding=2,0", .dim = {2, 7, 6},
+         .rows = 2},
+        {"a stride beyond the kernel", "conv2d out=3 kernel=2 stride=3", .dim = {2, 9, 8},
+         .rows = 2},
+        {"dilated", "conv2d out=4 kernel=3 padding=2 dilation=2,1", .dim = {2, 7, 7}, .rows = 2},
+        {"grouped", "conv2d out=6 kernel=3 padding=1 groups=2", .dim = {4, 5, 5}, .rows = 2},
+        {"depthwise", "conv2d out=8 kernel=3 groups=4", .dim = {4, 5, 5}, .rows = 2},
+        {"more rows than columns at a time", "conv2d out=1 kernel=3", .dim = {4, 66, 66},
+         .rows = 33},
     };
-    return cr_make_param_array(conv_case, cases, COUNT(cases));
-}
-
-ParameterizedTest(conv_case *c, cuda_products, convolutions_by_columns_are_cudnns)
-{
-    convolution v = make(c, GPP__MATH_F32);
-    compare_ways(c, &v, false);
-    compare_ways(c, &v, true);
-    unmake(&v);
+    for (size_t k = 0; k < COUNT(cases); k++) {
+        convolution v = make(&cases[k], GPP__MATH_F32);
+        compare_ways(&cases[k], &v, false);
+        compare_ways(&cases[k], &v, true);
+        unmake(&v);
+    }
 }
 
 static bool by_library(const char *spec, gpp__conv_way way, bool deterministic)
 {
-    conv_case c = {.dim = {4, 6, 6}, .rows = 2};
+    const conv_case c = {.spec = spec, .dim = {4, 6, 6}, .rows = 2};
     gpp__cuda_conv *conv;
     gpp_error err = GPP_ERROR_INIT;
-    strcpy(c.spec, spec);
     convolution v = make(&c, GPP__MATH_F32);
     gpp__cuda cuda = *v.cuda;
     cuda.deterministic = deterministic;
