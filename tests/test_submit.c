@@ -987,8 +987,6 @@ Test(submit, an_optimizer_that_fails_half_way_is_undone)
         {"of gradients that are clipped", OPTIMIZER, NULL, 6 * 5, ADAM, 0.1, GPP_EKERNEL, false},
         {"with statistics alone elsewhere", OPTIMIZER, NULL, 5 * 3, ADAM, 0, GPP_EKERNEL, true},
         {"the same, clipped", OPTIMIZER, NULL, 6, NADAM, 0.1, GPP_EKERNEL, true},
-        {"with statistics alone elsewhere", OPTIMIZER, NULL, 5 * 3, ADAM, 0, GPP_EKERNEL, true},
-        {"the same, clipped", OPTIMIZER, NULL, 6, NADAM, 0.1, GPP_EKERNEL, true},
     };
     expect_undone(cases, COUNT(cases));
 }

@@ -301,12 +301,11 @@ static gpp_status read_back(const char *text, size_t size, gpp_trace **trace, gp
 
 static void leave(const gpp_trace *t, const char *name)
 {
-    static const char *const end[] = {"csv", "json", "paje", "svg"};
     const char *folder = getenv("GPP_PICTURES");
-    for (int k = 0; folder && k < 4; k++) {
+    for (size_t k = 0; folder && gpp_trace_format_name(k); k++) {
         char path[512];
         gpp_error err = GPP_ERROR_INIT;
-        snprintf(path, sizeof path, "%s/trace_%s.%s", folder, name, end[k]);
+        snprintf(path, sizeof path, "%s/trace_%s.%s", folder, name, gpp_trace_format_name(k));
         cr_assert_eq(gpp_trace_write(t, path, (gpp_trace_format)k, &err), GPP_OK, "%s", err.msg);
     }
 }
@@ -562,9 +561,8 @@ Test(trace, no_file_makes_reading_fail_otherwise_than_with_an_error)
         if (status == GPP_OK) {
             status = gpp_trace_report_new(&report, t, NULL, NULL);
             cr_expect_eq(status, GPP_OK);
-            free(text_of(t, GPP_TRACE_SVG));
-            free(text_of(t, GPP_TRACE_PAJE));
-            free(text_of(t, GPP_TRACE_CHROME));
+            for (size_t format = 0; gpp_trace_format_name(format); format++)
+                free(text_of(t, (gpp_trace_format)format));
         }
         gpp_trace_report_free(report);
         gpp_trace_free(t);
@@ -577,24 +575,29 @@ Test(trace, no_file_makes_reading_fail_otherwise_than_with_an_error)
 Test(trace, numbers_have_points_whatever_the_locale)
 {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8"};
+    enum { MOST_FORMATS = 16 };
     gpp_trace hand = by_hand(), *again;
-    char *plain[4];
-    for (int k = 0; k < 4; k++)
-        plain[k] = text_of(&hand, (gpp_trace_format)k);
+    char *plain[MOST_FORMATS];
+    size_t formats = 0;
+    for (; gpp_trace_format_name(formats); formats++) {
+        cr_assert_lt(formats, MOST_FORMATS);
+        plain[formats] = text_of(&hand, (gpp_trace_format)formats);
+    }
     bool set = false;
     for (int k = 0; k < 3 && !set; k++)
         set = setlocale(LC_ALL, names[k]) != NULL;
     if (!set)
         cr_skip_test("no locale with another decimal point is installed");
-    for (int k = 0; k < 4; k++) {
+    for (size_t k = 0; k < formats; k++) {
         char *text = text_of(&hand, (gpp_trace_format)k);
         cr_expect_str_eq(text, plain[k]);
         free(text);
     }
-    cr_expect_eq(read_back(plain[0], strlen(plain[0]), &again, NULL), GPP_OK);
+    cr_expect_eq(read_back(plain[GPP_TRACE_CSV], strlen(plain[GPP_TRACE_CSV]), &again, NULL),
+                 GPP_OK);
     gpp_trace_free(again);
     setlocale(LC_ALL, "C");
-    for (int k = 0; k < 4; k++)
+    for (size_t k = 0; k < formats; k++)
         free(plain[k]);
 }
 
