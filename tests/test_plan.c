@@ -385,7 +385,7 @@ Test(plan, the_clock_is_gpipes_lockstep_picture)
 
 /* --- edges ------------------------------------------------------------------------------------ */
 
-/* What a task is expected to do with a edge in a role; 0: nothing. */
+/* What a task is expected to do with an edge in a role; 0: nothing. */
 static int expected_mode(const plan_rig *r, const gpp__task *t, const gpp__edge *edge, int role)
 {
     bool begins = edge->from == t->j, ends = edge->to == t->j;

@@ -19,7 +19,7 @@ enum { MOST_TASKS = 256 };
 
 /* --- true dependencies, and tables of any order that they allow ------------------------------- */
 
-/* There is a edge between partitions, one with a gradient if that is asked for. */
+/* There is an edge between partitions, one with a gradient if that is asked for. */
 static bool joined(const plan_rig *r, int from, int to, bool grad)
 {
     for (int k = 0; k < r->spec.edges; k++)

@@ -300,7 +300,7 @@ gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp
 {
     assert(b->fetches && bytes <= b->bytes && (data || !bytes));
     if (starpu_data_acquire_on_node(b->handle, STARPU_MAIN_RAM, STARPU_W))
-        return gpp__fail(err, GPP_ERUNTIME, "tensors cannot be lent here (inside a task?)");
+        return gpp__fail(err, GPP_ERUNTIME, "a tensor for a device cannot be acquired here (inside a task?)");
     b->source = (uintptr_t)data;
     b->source_bytes = bytes;
     buffer_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
