@@ -42,6 +42,8 @@ const test_op_case test_op_cases[] = {
     WITH((.rounds = true), STRAIGHT, "linear out=13", "rounded", 3, VECTOR(40)),
     WITH((.rounds = true), STRAIGHT, "linear out=6 bias=0", "rounded", 2, MATRIX(3, 5)),
     LARGE(STRAIGHT, "linear out=300", "", 130, VECTOR(500)),
+    LARGE(STRAIGHT, "linear out=500", "columns in units, rows in blocks", 300, VECTOR(400)),
+    LARGE(STRAIGHT, "linear out=2000 bias=0", "many outputs, few rows", 6, VECTOR(700)),
     WITH((.rounds = true), STRAIGHT, "conv2d out=4 kernel=3 padding=1", "as in most networks", 2,
          IMAGE(3, 6, 5)),
     STRAIGHT("conv2d out=4 kernel=3 bias=0", "one channel, without bias, one row", 1,
@@ -70,6 +72,12 @@ const test_op_case test_op_cases[] = {
     WITH((.rounds = true), STRAIGHT, "conv2d out=4 kernel=2 dilation=2 groups=2",
          "rounded, by columns", 2, IMAGE(4, 5, 5)),
     LARGE(STRAIGHT, "conv2d out=24 kernel=3 padding=1", "", 9, IMAGE(16, 28, 28)),
+    LARGE(STRAIGHT, "conv2d out=40 kernel=3 padding=1", "partial sums, the last unit smaller", 21,
+          IMAGE(24, 28, 28)),
+    LARGE(STRAIGHT, "conv2d out=64 kernel=3 padding=1", "one row a unit", 5, IMAGE(32, 48, 48)),
+    LARGE(STRAIGHT, "conv2d out=64 kernel=3 padding=1 groups=2", "in groups", 9,
+          IMAGE(64, 30, 30)),
+    LARGE(STRAIGHT, "conv2d out=128 kernel=1", "1 x 1", 16, IMAGE(128, 28, 28)),
     LARGE(STRAIGHT, "conv2d out=32 kernel=3 padding=1", "", 16, IMAGE(1, 28, 28)),
     LARGE(STRAIGHT, "conv2d out=32 kernel=3 stride=2 groups=4", "", 7, IMAGE(32, 17, 17)),
     STRAIGHT("maxpool2d kernel=2", "as in most networks", 2, IMAGE(3, 6, 4)),
@@ -93,6 +101,8 @@ const test_op_case test_op_cases[] = {
     STRAIGHT("maxpool2d kernel=2", "one channel", 2, IMAGE(1, 4, 4)),
     LARGE(STRAIGHT, "maxpool2d kernel=2", "", 9, IMAGE(32, 28, 28)),
     LARGE(STRAIGHT, "maxpool2d kernel=3 stride=2 padding=1", "", 9, IMAGE(19, 31, 30)),
+    LARGE(STRAIGHT, "maxpool2d kernel=3 stride=2 padding=1", "channels of whole vectors", 20,
+          IMAGE(24, 31, 31)),
     STRAIGHT("relu", "vector", 3, VECTOR(37)),
     STRAIGHT("relu", "image", 2, IMAGE(3, 4, 5)),
     STRAIGHT("relu", "one number a row", 5, NUMBER),
@@ -373,6 +383,8 @@ const test_op_case test_op_cases[] = {
     LARGE(ATTENDS, "self_attention heads=8", "many rows", 40, MATRIX(16, 128)),
     SUMS("embedding num=7 dim=5", "sequences", 4, INDICES(6)),
     SUMS("embedding num=11 dim=3", "images of indices", 2, INDICES(4, 5)),
+    SUMS("embedding num=11 dim=3", "three dimensions", 2, INDICES(2, 2, 3)),
+    SUMS("embedding num=5 dim=2 padding_idx=-1", "padding, the last row", 3, INDICES(8)),
     SUMS("embedding num=5 dim=2 padding_idx=2", "padding", 3, INDICES(8)),
     SUMS("embedding num=7 dim=3", "one index a row", 9, INDEX),
     SUMS("embedding num=3 dim=2 padding_idx=0", "padding row 0", 2, INDICES(4)),
@@ -388,6 +400,7 @@ const test_op_case test_op_cases[] = {
     SUMS("position_embedding length=8", "as many as there are", 5, MATRIX(8, 6)),
     SUMS("position_embedding length=8", "fewer than there are", 4, MATRIX(3, 5)),
     SUMS("position_embedding length=9", "in fours", 2, MATRIX(6, 8)),
+    SUMS("position_embedding length=1", "one number", 1, MATRIX(1, 1)),
     SUMS("position_embedding length=5", "more columns than a block's", 2, MATRIX(4, 37)),
     LARGE(SUMS, "position_embedding length=99", "", 33, MATRIX(90, 70)),
 };
@@ -539,6 +552,7 @@ float *test_probe_results(test_probe *p, int64_t *count)
     float *all = test_floats(*count), *to = all;
     test_probe_value(p);
     test_probe_back(p, false);
+    test_probe_back(p, true);
     for (int t = 0; t < p->outputs; t++)
         to = append(to, p->y[t], test_rig_output(p->rig, t));
     for (int t = 0; t < p->inputs; t++)

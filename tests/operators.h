@@ -69,8 +69,8 @@ void test_probe_free(test_probe *p);
 double test_probe_value(test_probe *p);
 /** Runs the backward: all gradients. */
 void test_probe_back(test_probe *p, bool accumulate);
-/** Outputs, gradients of inputs and of parameters, and the record of statistics, one behind the
- * other. Release with free. */
+/** Outputs, gradients of inputs, gradients of parameters after two backwards, the second of which
+ * adds, and the record of statistics, one behind the other. Release with free. */
 float *test_probe_results(test_probe *p, int64_t *count);
 /** Gradients against central differences. */
 void test_probe_slopes(test_probe *p);

@@ -1,20 +1,17 @@
 /*
- * tests/test_layout.c: what op.c gives all operators: descriptions of tensors, their two layouts in
- * memory, checks of inputs.
+ * tests/test_layout.c: what op.c gives all operators: descriptions of tensors, and their two layouts
+ * in memory.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support.h"
+#include "tests/operators.h"
 
 static const gpp__desc shapes[] = {
-    {GPP_F32, 3, {1, 28, 28}, 0, 0},  {GPP_F32, 3, {3, 5, 7}, 0, 0},
-    {GPP_F32, 3, {8, 8, 8}, 0, 0},    {GPP_F32, 3, {17, 9, 4}, 0, 0},
-    {GPP_F32, 3, {64, 1, 1}, 0, 0},   {GPP_F32, 3, {64, 33, 40}, 0, 0},
-    {GPP_F32, 3, {7, 1, 200}, 0, 0},  {GPP_F32, 2, {5, 6}, 0, 0},
-    {GPP_F32, 1, {10}, 0, 0},         {GPP_F32, 0, {0}, 0, 0},
-    {GPP_F32, 4, {2, 3, 4, 5}, 0, 0},
+    IMAGE(1, 28, 28),   IMAGE(3, 5, 7),   IMAGE(8, 8, 8), IMAGE(17, 9, 4), IMAGE(64, 1, 1),
+    IMAGE(64, 33, 40),  IMAGE(7, 1, 200), MATRIX(5, 6),   VECTOR(10),      NUMBER,
+    VOLUME(2, 3, 4, 5),
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -80,10 +77,10 @@ Test(layout, descriptions_count_their_elements_and_bytes_and_print_their_shape)
         size_t bytes;
         const char *text;
     } cases[] = {
-        {{GPP_F32, 3, {32, 28, 28}, 0, 0}, 25088, 100352, "(32, 28, 28)"},
-        {{GPP_F32, 1, {10}, 0, 0}, 10, 40, "(10)"},
-        {{GPP_I64, 0, {0}, 0, 0}, 1, 8, "()"},
-        {{GPP_I64, 2, {3, 4}, 0, 0}, 12, 96, "(3, 4)"},
+        {IMAGE(32, 28, 28), 25088, 100352, "(32, 28, 28)"},
+        {VECTOR(10), 10, 40, "(10)"},
+        {INDEX, 1, 8, "()"},
+        {INDICES(3, 4), 12, 96, "(3, 4)"},
     };
     char text[64], brief[5];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -92,66 +89,6 @@ Test(layout, descriptions_count_their_elements_and_bytes_and_print_their_shape)
         cr_expect_str_eq(gpp__desc_text(&cases[k].d, text, sizeof text), cases[k].text);
     }
     cr_expect_str_eq(gpp__desc_text(&cases[0].d, brief, sizeof brief), "(32,", "cut, terminated");
-}
-
-Test(layout, descriptions_are_equal_when_type_and_all_dimensions_are)
-{
-    gpp__desc a = {GPP_F32, 2, {3, 4, 99}, 0, 0}, b = {GPP_F32, 2, {3, 4}, 0, 0};
-    cr_expect(gpp__desc_equal(&a, &b), "what lies behind the last dimension does not count");
-    b.dim[1] = 5;
-    cr_expect_not(gpp__desc_equal(&a, &b));
-    b.dim[1] = 4, b.rank = 1;
-    cr_expect_not(gpp__desc_equal(&a, &b));
-    b.rank = 2, b.dtype = GPP_I64;
-    cr_expect_not(gpp__desc_equal(&a, &b));
-}
-
-Test(layout, operators_refuse_inputs_of_another_type_rank_or_number)
-{
-    static const gpp_op op = {.name = "op"};
-    static const struct {
-        const char *why;
-        int count;
-        gpp__desc in;
-        int lo, hi;
-        const char *msg;
-    } cases[] = {
-        {"fine", 1, {GPP_F32, 3, {1, 2, 3}, 0, 0}, 3, 3, ""},
-        {"two tensors",
-         2,
-         {GPP_F32, 1, {4}, 0, 0},
-         1,
-         1,
-         "op (layer 3, \"stem\"): takes 1 tensor, got 2"},
-        {"integers",
-         1,
-         {GPP_I64, 1, {4}, 0, 0},
-         1,
-         1,
-         "op (layer 3, \"stem\"): takes float32, got int64"},
-        {"a vector where an image is wanted",
-         1,
-         {GPP_F32, 1, {10}, 0, 0},
-         3,
-         3,
-         "op (layer 3, \"stem\"): input (10) has 1 dimensions besides the batch, expected 3"},
-        {"a range of ranks",
-         1,
-         {GPP_F32, 3, {1, 2, 3}, 0, 0},
-         1,
-         2,
-         "op (layer 3, \"stem\"): input (1, 2, 3) has 3 dimensions besides the batch, expected 1 "
-         "to 2"},
-    };
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        gpp__layer layer = {.op = &op, .index = 3, .label = "stem", .in_count = cases[k].count};
-        gpp_error err = GPP_ERROR_INIT;
-        layer.in[0] = layer.in[1] = cases[k].in;
-        gpp_status status = gpp__expect_float(&layer, cases[k].lo, cases[k].hi, &err);
-        cr_expect_eq(status, *cases[k].msg ? GPP_ESHAPE : GPP_OK, "%s", cases[k].why);
-        cr_expect_str_eq(err.msg, cases[k].msg);
-        cr_expect_eq(err.layer, *cases[k].msg ? 3 : -1, "%s", cases[k].why);
-    }
 }
 
 Test(layout, a_parameter_too_large_to_count_is_not_counted_wrong)
