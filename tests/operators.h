@@ -47,6 +47,13 @@ typedef struct test_op_case {
 extern const test_op_case test_op_cases[];
 extern const size_t test_op_count;
 bool test_op_is(const test_op_case *c, const char *name);
+
+#define EACH_CASE(c)                                                                               \
+    for (const test_op_case *c = test_op_cases; c < test_op_cases + test_op_count; c++)
+
+/** For what a program asks for: how work is cut into units has no part in it. */
+#define EACH_SMALL_CASE(c) EACH_CASE(c) if (!c->large)
+
 /** Fill `count` elements of input `t`: numbers of [lo, hi) or what c->values says, or indices below
  * the operator's "num=". */
 void test_op_fill(const test_op_case *c, int t, void *x, int64_t count, uint64_t seed, double lo,

@@ -74,65 +74,59 @@ static bool lie_side_by_side(const shape *whole, const float *data, int dim, int
     return same;
 }
 
+/* The dimension, of tensors of `rank` dimensions with the rows, that an operator joins or cuts. */
+static int dim_of(const test_op_case *c, int rank)
+{
+    const char *at = strstr(c->spec, "dim=");
+    int dim = at ? atoi(at + strlen("dim=")) : 1;
+    return dim < 0 ? dim + rank : dim;
+}
+
+static void expect_joined(const test_op_case *c)
+{
+    test_probe p = test_probe_new(c, 0, 1);
+    shape whole = shape_of(p.rig, &p.rig->layer.out[0]), part[TEST_OP_INPUTS];
+    int dim = dim_of(c, whole.rank);
+    for (int t = 0; t < p.inputs; t++)
+        part[t] = shape_of(p.rig, &p.rig->layer.in[t]);
+    test_probe_value(&p);
+    test_probe_back(&p, false);
+    cr_expect(lie_side_by_side(&whole, p.y[0], dim, p.inputs, part, p.x), "%s", c->spec);
+    int64_t at = 0;
+    for (int t = 0; t < p.inputs; at += part[t++].dim[dim])
+        for (int64_t e = 0; e < elements(&part[t]); e++)
+            cr_assert_eq(p.grad[t][e], p.w[0][moved(e, &part[t], &whole, dim, at)],
+                         "%s: gradient %d, element %d", c->spec, t, (int)e);
+    test_probe_free(&p);
+}
+
 Test(arith, joined_tensors_lie_one_behind_the_other_and_the_backward_takes_them_apart)
 {
-    static const struct {
-        test_op_case of;
-        int dim;
-    } joined[] = {
-        {{TEST_OP("cat dim=1", "", 2, IMAGE(3, 4, 5), IMAGE(2, 4, 5))}, 1},
-        {{TEST_OP("cat dim=2", "", 2, IMAGE(3, 4, 5), IMAGE(3, 1, 5))}, 2},
-        {{TEST_OP("cat dim=-1", "", 2, IMAGE(3, 4, 5), IMAGE(3, 4, 2), IMAGE(3, 4, 1))}, 3},
-        {{TEST_OP("cat dim=1", "", 3, VECTOR(5), VECTOR(7), VECTOR(1))}, 1},
-        {{TEST_OP("cat dim=2", "", 2, VOLUME(2, 3, 4, 2), VOLUME(2, 5, 4, 2))}, 2},
-        {{TEST_OP("pop name=a mode=cat pad=1", "", 2, IMAGE(3, 4, 4), IMAGE(2, 5, 5))}, 1},
-        {{TEST_OP("pop name=a mode=cat pad=1 dim=3", "", 2, IMAGE(3, 4, 4), IMAGE(3, 5, 2))}, 3},
-        {{TEST_OP("pop name=a mode=cat dim=1 pad=1", "", 3, VECTOR(16), VECTOR(15))}, 1},
-        {{TEST_OP("combine mode=cat dim=2", "", 2, MATRIX(3, 4), MATRIX(3, 2))}, 2},
-    };
-    for (size_t k = 0; k < COUNT(joined); k++) {
-        test_probe p = test_probe_new(&joined[k].of, 0, 1);
-        const char *spec = p.c->spec;
-        shape whole = shape_of(p.rig, &p.rig->layer.out[0]), part[TEST_OP_INPUTS];
-        for (int t = 0; t < p.inputs; t++)
-            part[t] = shape_of(p.rig, &p.rig->layer.in[t]);
-        test_probe_value(&p);
-        test_probe_back(&p, false);
-        cr_expect(lie_side_by_side(&whole, p.y[0], joined[k].dim, p.inputs, part, p.x), "%s", spec);
-        int64_t at = 0;
-        for (int t = 0; t < p.inputs; at += part[t++].dim[joined[k].dim])
-            for (int64_t e = 0; e < elements(&part[t]); e++)
-                cr_assert_eq(p.grad[t][e], p.w[0][moved(e, &part[t], &whole, joined[k].dim, at)],
-                             "%s: gradient %d, element %d", spec, t, (int)e);
-        test_probe_free(&p);
-    }
+    EACH_SMALL_CASE(c)
+    if (test_op_is(c, "cat") || strstr(c->spec, "mode=cat"))
+        expect_joined(c);
+}
+
+static void expect_cut(const test_op_case *c)
+{
+    test_probe p = test_probe_new(c, 0, 1);
+    shape whole = shape_of(p.rig, &p.rig->layer.in[0]), part[GPP__MAX_TENSORS];
+    int dim = dim_of(c, whole.rank);
+    for (int t = 0; t < p.outputs; t++)
+        part[t] = shape_of(p.rig, &p.rig->layer.out[t]);
+    test_probe_value(&p);
+    test_probe_back(&p, false);
+    cr_expect(lie_side_by_side(&whole, p.x[0], dim, p.outputs, part, p.y), "%s, forward", c->spec);
+    cr_expect(lie_side_by_side(&whole, p.grad[0], dim, p.outputs, part, (void *const *)p.w),
+              "%s, backward", c->spec);
+    test_probe_free(&p);
 }
 
 Test(arith, split_cuts_what_cat_joins)
 {
-    static const struct {
-        test_op_case of;
-        int dim;
-    } cut[] = {
-        {{TEST_OP("split dim=1 parts=3", "", 2, IMAGE(6, 4, 5))}, 1},
-        {{TEST_OP("split dim=2 parts=2", "", 2, IMAGE(3, 4, 5))}, 2},
-        {{TEST_OP("split dim=-1 parts=2", "", 3, MATRIX(3, 8))}, 2},
-        {{TEST_OP("split dim=1 parts=1", "", 3, VECTOR(7))}, 1},
-    };
-    for (size_t k = 0; k < COUNT(cut); k++) {
-        test_probe p = test_probe_new(&cut[k].of, 0, 1);
-        shape whole = shape_of(p.rig, &p.rig->layer.in[0]), part[TEST_OP_INPUTS];
-        for (int t = 0; t < p.outputs; t++)
-            part[t] = shape_of(p.rig, &p.rig->layer.out[t]);
-        test_probe_value(&p);
-        test_probe_back(&p, false);
-        cr_expect(lie_side_by_side(&whole, p.x[0], cut[k].dim, p.outputs, part, p.y), "%s, forward",
-                  p.c->spec);
-        cr_expect(
-            lie_side_by_side(&whole, p.grad[0], cut[k].dim, p.outputs, part, (void *const *)p.w),
-            "%s, backward", p.c->spec);
-        test_probe_free(&p);
-    }
+    EACH_SMALL_CASE(c)
+    if (test_op_is(c, "split"))
+        expect_cut(c);
 }
 
 Test(arith, an_added_skip_is_filled_up_with_zeros_at_the_bottom_and_the_right)

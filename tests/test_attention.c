@@ -133,10 +133,13 @@ static truth truth_of(const probe *p)
 {
     const probe *c = p;
     int64_t m = c->rows * c->length, D = c->width;
-    truth t = {doubles(3 * p->count), doubles(m * c->heads * c->length),
-               doubles(p->count),     doubles(p->count),
-               doubles(3 * p->count), doubles(p->count),
-               doubles(p->count),     {NULL}};
+    truth t = {.qkv = doubles(3 * p->count),
+               .prob = doubles(m * c->heads * c->length),
+               .o = doubles(p->count),
+               .y = doubles(p->count),
+               .grad_qkv = doubles(3 * p->count),
+               .grad_o = doubles(p->count),
+               .dx = doubles(p->count)};
     double *x = doubles(p->count), *dy = doubles(p->count);
     for (int64_t k = 0; k < p->count; k++) {
         x[k] = p->x[k];
@@ -206,9 +209,9 @@ static void expect_formula(const test_op_case *c)
 
 Test(self_attention, outputs_and_gradients_are_those_of_the_formula_in_float64)
 {
-    for (size_t k = 0; k < test_op_count; k++)
-        if (test_op_cases[k].bend == TEST_ATTENDS)
-            expect_formula(&test_op_cases[k]);
+    EACH_CASE(c)
+    if (c->bend == TEST_ATTENDS)
+        expect_formula(c);
 }
 
 Test(self_attention, causal_outputs_do_not_depend_on_later_positions)
@@ -265,81 +268,48 @@ static test_rig *embedding_of(const char *spec, int rank, const int64_t dim[], i
     return test_rig_on(spec, &in, rows, threads);
 }
 
-static void look_up(test_rig *rig, const int64_t *x, float *y)
+/* The row of the table that has no gradient; -1: none. */
+static int64_t padding_of(const test_op_case *c, int64_t num)
 {
-    cr_assert_eq(test_rig_forward_tuple(rig, (const void *const[]){x}, (void *const[]){y}), GPP_OK);
+    const char *at = strstr(c->spec, "padding_idx=");
+    if (!at)
+        return -1;
+    int64_t row = atoll(at + strlen("padding_idx="));
+    return row < 0 ? row + num : row;
 }
 
-static void scatter(test_rig *rig, const float *dy, bool accumulate, float *grad)
+static void expect_look_up(const test_op_case *c)
 {
-    cr_assert_eq(test_rig_backward_tuple(rig, (const float *const[]){dy}, (float *const[]){NULL},
-                                         accumulate),
-                 GPP_OK);
-    test_rig_grad(rig, 0, grad);
+    test_probe p = test_probe_new(c, 0, 2);
+    const gpp__param *param = &p.rig->layer.param[0];
+    int64_t width = param->dim[1], padding = padding_of(c, param->dim[0]);
+    int64_t count = test_rig_output(p.rig, 0);
+    const int64_t *x = p.x[0];
+    const float *y = p.y[0], *table = test_rig_param(p.rig, 0);
+    float *grad = test_floats(param->count);
+    double *want = doubles(param->count);
+    cr_assert_eq(count, test_rig_input(p.rig, 0) * width, "%s", c->why);
+    test_probe_value(&p);
+    for (int64_t e = 0; e < count; e++) {
+        int64_t at = x[e / width] * width + e % width;
+        cr_assert_eq(y[e], table[at], "%s: element %d", c->why, (int)e);
+        want[at] += x[e / width] == padding ? 0 : p.w[0][e];
+    }
+    test_probe_back(&p, false);
+    test_rig_grad(p.rig, 0, grad);
+    /* Sums of some hundred numbers below 1. */
+    double off = distance(grad, want, param->count);
+    cr_expect(off < 2e-6, "%s (%s): off by %.3g", c->spec, c->why, off);
+    free(grad);
+    free(want);
+    test_probe_free(&p);
 }
 
 Test(embedding, rows_are_looked_up_and_their_gradients_added_for_indices_of_any_rank)
 {
-    static const struct {
-        char spec[48];
-        int rank;
-        int64_t dim[3], rows, num, width;
-        int padding;
-        char why[32];
-    } rows[] = {
-        {"embedding num=7 dim=5", 1, {6}, 4, 7, 5, -1, "sequences"},
-        {"embedding num=3 dim=4", 0, {0}, 9, 3, 4, -1, "one index a row"},
-        {"embedding num=11 dim=3", 2, {4, 5}, 2, 11, 3, -1, "images of indices"},
-        {"embedding num=11 dim=3", 3, {2, 2, 3}, 2, 11, 3, -1, "three dimensions"},
-        {"embedding num=5 dim=2 padding_idx=2", 1, {8}, 3, 5, 2, 2, "padding"},
-        {"embedding num=5 dim=2 padding_idx=-1", 1, {8}, 3, 5, 2, 4, "padding from the end"},
-        {"embedding num=50 dim=100", 1, {90}, 40, 50, 100, -1, "several units"},
-    };
-    for (size_t k = 0; k < COUNT(rows); k++) {
-        int64_t width = rows[k].width, table = rows[k].num * width;
-        float *first = NULL;
-        for (int threads = 1; threads <= 3; threads++) {
-            test_rig *rig =
-                embedding_of(rows[k].spec, rows[k].rank, rows[k].dim, rows[k].rows, threads);
-            int64_t count = test_rig_inputs(rig);
-            int64_t *x = test_room((size_t)count * sizeof *x);
-            float *y = test_floats(count * width), *dy = test_floats(count * width),
-                  *grad = test_floats(table);
-            double *want = doubles(table);
-            cr_assert_eq(test_rig_outputs(rig), count * width, "%s", rows[k].why);
-            for (int64_t e = 0; e < count; e++)
-                x[e] = e * e * 7 % rows[k].num;
-            test_fill(test_rig_param(rig, 0), table, 1, -1, 1);
-            test_fill(dy, count * width, 2, -1, 1);
-            look_up(rig, x, y);
-            for (int64_t e = 0; e < count * width; e++) {
-                int64_t at = x[e / width] * width + e % width;
-                cr_assert_eq(y[e], test_rig_param(rig, 0)[at], "%s: element %d", rows[k].why,
-                             (int)e);
-                want[at] += x[e / width] == rows[k].padding ? 0 : dy[e];
-            }
-            scatter(rig, dy, false, grad);
-            /* Sums of some hundred numbers below 1. */
-            cr_expect(distance(grad, want, table) < 2e-6, "%s: %g", rows[k].why,
-                      distance(grad, want, table));
-            if (first)
-                cr_expect(test_same(first, grad, table), "%s: %d threads", rows[k].why, threads);
-            free(first);
-            first = test_floats(table);
-            memcpy(first, grad, (size_t)table * sizeof *grad);
-            scatter(rig, dy, true, grad);
-            for (int64_t e = 0; e < table; e++)
-                want[e] *= 2;
-            cr_expect(distance(grad, want, table) < 4e-6, "%s: twice", rows[k].why);
-            free(x);
-            free(y);
-            free(dy);
-            free(grad);
-            free(want);
-            test_rig_free(rig);
-        }
-        free(first);
-    }
+    EACH_CASE(c)
+    if (test_op_is(c, "embedding"))
+        expect_look_up(c);
 }
 
 Test(embedding, an_index_out_of_range_fails_and_names_row_position_and_value)
@@ -384,7 +354,8 @@ Test(embedding, tables_begin_normal_with_the_documented_deviation)
         double deviation;
     } rows[] = {{"embedding num=500 dim=80", 1}, {"position_embedding length=500", 0.02}};
     for (size_t k = 0; k < COUNT(rows); k++) {
-        gpp__desc in = {k == 0 ? GPP_I64 : GPP_F32, k == 0 ? 1 : 2, {500, 80}, 0, 0};
+        gpp__desc in = {
+            .dtype = k == 0 ? GPP_I64 : GPP_F32, .rank = k == 0 ? 1 : 2, .dim = {500, 80}};
         test_rig *rig = test_rig_on(rows[k].spec, &in, 1, 1);
         double mean, deviation, s = rows[k].deviation;
         int64_t beyond = 0;
@@ -418,51 +389,37 @@ Test(embedding, the_padding_row_begins_as_zeros)
 
 /* --- position_embedding ----------------------------------------------------------------------- */
 
+static void expect_positions(const test_op_case *c)
+{
+    test_probe p = test_probe_new(c, 0, 2);
+    int64_t count = test_rig_inputs(p.rig), row = count / c->rows;
+    int64_t table = p.rig->layer.param[0].count;
+    const float *x = p.x[0], *y = p.y[0];
+    float *grad = test_floats(table);
+    double *want = doubles(table);
+    test_probe_value(&p);
+    test_probe_back(&p, false);
+    for (int64_t e = 0; e < count; e++) {
+        cr_assert_eq(y[e], x[e] + test_rig_param(p.rig, 0)[e % row], "%s: element %d", c->spec,
+                     (int)e);
+        want[e % row] += p.w[0][e];
+    }
+    cr_expect(test_same(p.grad[0], p.w[0], count), "%s", c->spec);
+    for (int times = 1; times <= 2; times++) {
+        test_rig_grad(p.rig, 0, grad);
+        for (int64_t e = 0; e < table; e++)
+            cr_assert_eq(grad[e], (float)times * (float)want[e], "%s: element %d, %d times",
+                         c->spec, (int)e, times);
+        test_probe_back(&p, true);
+    }
+    free(grad);
+    free(want);
+    test_probe_free(&p);
+}
+
 Test(position_embedding, rows_of_the_table_are_added_and_their_gradients_summed)
 {
-    static const struct {
-        char spec[32];
-        int64_t length, positions, width, rows;
-    } rows[] = {
-        {"position_embedding length=8", 8, 8, 16, 5},
-        {"position_embedding length=8", 8, 3, 5, 4},
-        {"position_embedding length=1", 1, 1, 1, 1},
-        {"position_embedding length=99", 99, 90, 70, 33},
-    };
-    for (size_t k = 0; k < COUNT(rows); k++)
-        for (int mode = 0; mode < 4; mode++) {
-            int64_t row = rows[k].positions * rows[k].width, table = rows[k].length * rows[k].width;
-            gpp__desc in = {GPP_F32, 2, {rows[k].positions, rows[k].width}, 0, 0};
-            test_rig *rig = test_rig_on(rows[k].spec, &in, rows[k].rows, 1 + mode % 2 * 2);
-            int64_t count = test_rig_inputs(rig);
-            float *x = test_floats(count), *y = test_floats(count), *dy = test_floats(count),
-                  *dx = test_floats(count);
-            float *grad = test_floats(table);
-            double *want = doubles(table);
-            test_fill(x, count, 1, -1, 1);
-            test_fill(dy, count, 2, -1, 1);
-            test_fill(test_rig_param(rig, 0), table, 3, -1, 1);
-            rig->in_place = mode >= 2;
-            cr_assert_eq(test_rig_forward(rig, x, y), GPP_OK);
-            cr_assert_eq(test_rig_backward(rig, dy, dx, false), GPP_OK);
-            test_rig_grad(rig, 0, grad);
-            for (int64_t e = 0; e < count; e++) {
-                cr_assert_eq(y[e], x[e] + test_rig_param(rig, 0)[e % row]);
-                want[e % row] += dy[e];
-            }
-            cr_expect(test_same(dx, dy, count), "%s", rows[k].spec);
-            for (int64_t e = 0; e < table; e++)
-                cr_assert_eq(grad[e], (float)want[e], "%s: element %d", rows[k].spec, (int)e);
-            test_rig_backward(rig, dy, NULL, true);
-            test_rig_grad(rig, 0, grad);
-            for (int64_t e = 0; e < table; e++)
-                cr_assert_eq(grad[e], 2 * (float)want[e], "%s: twice", rows[k].spec);
-            free(x);
-            free(y);
-            free(dy);
-            free(dx);
-            free(grad);
-            free(want);
-            test_rig_free(rig);
-        }
+    EACH_CASE(c)
+    if (test_op_is(c, "position_embedding"))
+        expect_positions(c);
 }

@@ -167,18 +167,18 @@ static void expect_formula(const test_op_case *c)
 
 Test(norm, outputs_and_gradients_are_those_of_the_formula_in_float64)
 {
-    for (size_t k = 0; k < test_op_count; k++)
-        if (test_op_cases[k].bend == TEST_NORMAL)
-            expect_formula(&test_op_cases[k]);
+    EACH_CASE(c)
+    if (c->bend == TEST_NORMAL)
+        expect_formula(c);
 }
 
 /* --- properties of every one ------------------------------------------------------------------ */
 
 Test(norm, constant_inputs_give_the_bias_and_not_a_number_stays_in_its_group)
 {
-    for (size_t k = 0; k < test_op_count; k++) {
-        const test_op_case *c = &test_op_cases[k];
-        if (c->bend != TEST_NORMAL || c->large)
+    EACH_SMALL_CASE(c)
+    {
+        if (c->bend != TEST_NORMAL)
             continue;
         probe p = probe_new(c, 1);
         for (int64_t e = 0; e < p.count; e++)
@@ -199,9 +199,9 @@ Test(norm, constant_inputs_give_the_bias_and_not_a_number_stays_in_its_group)
 
 Test(norm, weights_begin_as_ones_and_biases_as_zeros)
 {
-    for (size_t k = 0; k < test_op_count; k++) {
-        const test_op_case *c = &test_op_cases[k];
-        if (c->bend != TEST_NORMAL || c->large)
+    EACH_SMALL_CASE(c)
+    {
+        if (c->bend != TEST_NORMAL)
             continue;
         probe p = probe_new(c, 1);
         test_rig_init(p.rig, 5);

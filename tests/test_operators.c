@@ -15,12 +15,6 @@
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-#define EACH_CASE(c)                                                                               \
-    for (const test_op_case *c = test_op_cases; c < test_op_cases + test_op_count; c++)
-
-/* For what a program asks for: how work is cut into units has no part in it. */
-#define EACH_SMALL_CASE(c) EACH_CASE(c) if (!c->large)
-
 /* Nobody computes anything: one unit of work has nothing to share. */
 static bool only_views(const gpp_op *op)
 {

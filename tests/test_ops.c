@@ -394,7 +394,7 @@ Test(ops, nothing_is_written_behind_scratch_wherever_it_begins)
                                         "conv2d out=4 kernel=3 groups=4",
                                         "conv2d out=16 kernel=3 stride=2 padding=1",
                                         "conv_transpose2d out=6 kernel=2 stride=2"};
-    const gpp__desc in = {GPP_F32, 3, {4, 16, 16}, 0, 0};
+    const gpp__desc in = {.rank = 3, .dim = {4, 16, 16}};
     for (size_t k = 0; k < sizeof specs / sizeof *specs; k++)
         for (size_t shift = 0; shift < 128; shift += 64) {
             gpp_error err = GPP_ERROR_INIT;

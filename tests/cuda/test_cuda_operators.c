@@ -89,9 +89,6 @@ static const gpp_op *op_that_computes(const test_op_case *c)
 
 /* --- the rows --------------------------------------------------------------------------------- */
 
-#define EACH_CASE(c)                                                                               \
-    for (const test_op_case *c = test_op_cases; c < test_op_cases + test_op_count; c++)
-
 /* A large case has several units of a core's work; a GPU has no such units. */
 #define EACH_CUDA_CASE(c) EACH_CASE(c) if (!c->large || c->most > 0)
 
