@@ -28,6 +28,13 @@ gpp_model *test_model_new(const test_model *m);
 gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options);
 
 /**
+ * Keep the runtime up from one pipe of a test to the next: `.init` and `.fini` of a TestSuite. A test
+ * starts it once instead of for each pipe, which saves 10 ms of CPU time for each.
+ */
+void test_keep_runtime(void);
+void test_release_runtime(void);
+
+/**
  * Set options for a pipe that keeps little: GPP_CHECKPOINT_BUDGET with an activation_limit of at
  * least `from`, and about as small as mini-batches of `rows` rows allow. It suffices for steps and
  * for passes that also want the gradient of the input.

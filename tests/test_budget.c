@@ -11,6 +11,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(budget, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const int64_t uneven[] = {10, 7, 10};
 
 static gpp_pipe_options options(int partitions, size_t limit)

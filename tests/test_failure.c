@@ -10,6 +10,8 @@
 
 #include "tests/pipes.h"
 
+TestSuite(failure, .init = test_keep_runtime, .fini = test_release_runtime);
+
 /** linear, faulty 0 | linear, faulty 1 | linear, faulty 2: a fault can be set in each of three
  * partitions. */
 static gpp_pipe *faulty_pipe(int chunks, gpp_checkpoint mode, bool nan_is_error)

@@ -9,6 +9,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(forecast, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const test_model chain = {
     "eight equal linears",
     "linear out=16; linear out=16; linear out=16; linear out=16; linear out=16; linear out=16; "

@@ -11,6 +11,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(identity, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const int64_t uneven[] = {10, 10, 7, 10, 3};
 
 static test_trace trace_of(const test_model *m, gpp_pipe_options o, int steps, const int64_t *rows)

@@ -11,6 +11,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(learning, .init = test_keep_runtime, .fini = test_release_runtime);
+
 #define OK(call) cr_assert_eq((call), GPP_OK, "%s", err.msg)
 
 static const test_model convs = {

@@ -11,6 +11,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(modes, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const test_model model = {
     "linears and a skip over two cuts",
     "linear out=12 @a; stash name=s; tanh; linear out=10 @b; relu; linear out=12 @c; "

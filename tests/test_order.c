@@ -72,10 +72,12 @@ static void run_and_check(int partitions, int chunks, gpp_checkpoint mode, int64
 
 Test(order, devices_follow_their_tables_and_data_for_every_mode_and_size)
 {
+    test_keep_runtime();
     for (int n = 1; n <= 4; n++)
         for (int m = 1; m <= 9; m++)
             for (int mode = 0; mode < 3; mode++)
                 run_and_check(n, m, (gpp_checkpoint)mode, m);
+    test_release_runtime();
 }
 
 Test(order, the_policy_is_ours_though_the_environment_names_another)

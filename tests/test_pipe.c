@@ -8,6 +8,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(pipe, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const test_model small = {
     "small", "linear out=6 @a; relu; dropout p=0.5; linear out=4 @b", 1, {5}, "mse"};
 

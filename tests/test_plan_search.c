@@ -12,6 +12,9 @@
 
 #include "graph/run/pipe.h"
 #include "tests/networks.h"
+#include "tests/pipes.h"
+
+TestSuite(plan_search, .init = test_keep_runtime, .fini = test_release_runtime);
 
 /* --- models, devices and profiles ------------------------------------------------------------- */
 

@@ -862,15 +862,12 @@ static sequence *sequence_of(uint64_t seed)
     return s;
 }
 
-TestSuite(random_calls, .timeout = 86400);
+TestSuite(random_calls, .init = test_keep_runtime, .fini = test_release_runtime, .timeout = 86400);
 
 Test(random_calls, give_the_same_bits_on_two_pipes_that_are_cut_differently)
 {
-    static const test_model keeper = {"keeps the runtime up", "relu", 1, {1}, "mse"};
     uint64_t first = test_setting("GRIDPIPE_RANDOM_SEED", 0),
              count = test_setting("GRIDPIPE_RANDOM_CALLS", SEQUENCES);
-    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
-    gpp_pipe *idle = test_pipe_new(&keeper, &o);
     for (uint64_t seed = first - first % ROUND; seed < first + count; seed++) {
         sequence *s = sequence_of(seed);
         if (seed >= first)
@@ -882,5 +879,4 @@ Test(random_calls, give_the_same_bits_on_two_pipes_that_are_cut_differently)
               pairs, all);
     printf("random calls: seeds %llu ... %llu, %d of %d pairs of options\n",
            (unsigned long long)first, (unsigned long long)(first + count - 1), pairs, all);
-    gpp_pipe_free(idle);
 }

@@ -382,16 +382,14 @@ static void check(uint64_t seed)
     gpp_model_free(model);
 }
 
+TestSuite(random_models, .init = test_keep_runtime, .fini = test_release_runtime);
+
 Test(random_models, no_cut_changes_a_bit_and_chunks_only_the_rounding)
 {
     uint64_t first = test_setting("GRIDPIPE_RANDOM_SEED", 1),
              count = test_setting("GRIDPIPE_RANDOM_MODELS", 500);
-    static const test_model keeper = {"keeps the runtime up", "relu", 1, {1}, "mse"};
-    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
-    gpp_pipe *idle = test_pipe_new(&keeper, &o);
     for (uint64_t seed = first; seed < first + count; seed++)
         check(seed);
     printf("random models: seeds %llu ... %llu\n", (unsigned long long)first,
            (unsigned long long)(first + count - 1));
-    gpp_pipe_free(idle);
 }

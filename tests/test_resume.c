@@ -12,8 +12,11 @@
 #include "codelets/optimizer.h"
 #include "graph/data/file.h"
 #include "tests/files.h"
+#include "tests/pipes.h"
 #include "tests/states.h"
 #include "tests/support.h"
+
+TestSuite(resume, .init = test_keep_runtime, .fini = test_release_runtime);
 
 static const int64_t rows[] = {6, 5, 6, 4, 6, 6};
 

@@ -8,6 +8,8 @@
 #include "tests/pipes.h"
 #include "tests/support.h"
 
+TestSuite(schedule_runs, .init = test_keep_runtime, .fini = test_release_runtime);
+
 static const int64_t uneven[] = {10, 7, 10};
 
 static const test_model branches = {

@@ -8,7 +8,10 @@
 
 #include "graph/run/pipe.h"
 #include "tests/parity.h"
+#include "tests/pipes.h"
 #include "tests/support.h"
+
+TestSuite(skip_pipes, .init = test_keep_runtime, .fini = test_release_runtime);
 
 /* --- values and gradients --------------------------------------------------------------------- */
 

@@ -6,7 +6,10 @@
 #include <string.h>
 
 #include "tests/parity.h"
+#include "tests/pipes.h"
 #include "tests/support.h"
+
+TestSuite(tensors, .init = test_keep_runtime, .fini = test_release_runtime);
 
 /* --- several tensors -------------------------------------------------------------------------- */
 

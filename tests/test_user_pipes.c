@@ -13,6 +13,8 @@
 #include "tests/support.h"
 #include "tests/user_rig.h"
 
+TestSuite(user_pipes, .init = test_keep_runtime, .fini = test_release_runtime);
+
 /* gate with what it pops, and with who pops what it stashes */
 static const char around_gate[] = "linear out=3; stash name=p; linear out=6; split dim=1 parts=2; "
                                   "gate scale=2 @gate; cat dim=1; linear out=3; "
