@@ -196,10 +196,10 @@ Test(arith, a_stash_declares_its_skip_as_its_last_output_and_a_pop_as_its_last_i
         int inputs, outputs, stashes, pops;
         bool view;
     } known[] = {
-        {"stash name=a ns=b", 1, 2, 1, 0, true},
-        {"unstash name=a ns=b", 1, 1, 0, 1, true},
-        {"pop name=a ns=b mode=add", 2, 1, 0, 1, false},
-        {"combine mode=add", 2, 1, 0, 0, false},
+        {"stash name=a ns=b", .inputs = 1, .outputs = 2, .stashes = 1, .view = true},
+        {"unstash name=a ns=b", .inputs = 1, .outputs = 1, .pops = 1, .view = true},
+        {"pop name=a ns=b mode=add", .inputs = 2, .outputs = 1, .pops = 1},
+        {"combine mode=add", .inputs = 2, .outputs = 1},
     };
     for (size_t k = 0; k < COUNT(known); k++) {
         const test_op_case c = {.spec = known[k].spec,
@@ -312,16 +312,16 @@ Test(arith, functions_are_accurate_relative_to_each_value)
         char spec[24];
         double (*f)(double), lo, hi, most;
     } known[] = {
-        {"gelu", gelu_in_double, -12.9, 12, 1e-6},
-        {"gelu", gelu_in_double, -1e-3, 1e-3, 1e-6},
-        {"gelu approximate=tanh", gelu_tanh_in_double, -5, 12, 5e-6},
-        {"tanh", tanh, -12, 12, 4e-7},
-        {"tanh", tanh, -1e-3, 1e-3, 4e-7},
-        {"sigmoid", sigmoid_in_double, -87, 20, 4e-7},
-        {"silu", silu_in_double, -80, 20, 4e-7},
-        {"softplus", softplus_in_double, -80, 30, 5e-7},
-        {"elu", elu_in_double, -30, 3, 4e-7},
-        {"elu", elu_in_double, -1e-3, 1e-3, 4e-7},
+        {"gelu", gelu_in_double, .lo = -12.9, .hi = 12, .most = 1e-6},
+        {"gelu", gelu_in_double, .lo = -1e-3, .hi = 1e-3, .most = 1e-6},
+        {"gelu approximate=tanh", gelu_tanh_in_double, .lo = -5, .hi = 12, .most = 5e-6},
+        {"tanh", tanh, .lo = -12, .hi = 12, .most = 4e-7},
+        {"tanh", tanh, .lo = -1e-3, .hi = 1e-3, .most = 4e-7},
+        {"sigmoid", sigmoid_in_double, .lo = -87, .hi = 20, .most = 4e-7},
+        {"silu", silu_in_double, .lo = -80, .hi = 20, .most = 4e-7},
+        {"softplus", softplus_in_double, .lo = -80, .hi = 30, .most = 5e-7},
+        {"elu", elu_in_double, .lo = -30, .hi = 3, .most = 4e-7},
+        {"elu", elu_in_double, .lo = -1e-3, .hi = 1e-3, .most = 4e-7},
     };
     enum { N = 30011 };
     static float x[N], y[N];

@@ -259,8 +259,10 @@ Test(batchnorm, deferred_statistics_of_four_micro_batches_are_the_worked_numbers
         double mean[2], var[2];
         int64_t tracked[2];
     } rows[] = {
-        {"batchnorm momentum=0.1 deferred=1", {0.4625, 1.34125}, {1.5234375, 3.86484375}, {1, 2}},
-        {"batchnorm momentum=none deferred=1", {4.625, 6.9375}, {6.234375, 15.5859375}, {1, 2}},
+        {"batchnorm momentum=0.1 deferred=1", .mean = {0.4625, 1.34125},
+         .var = {1.5234375, 3.86484375}, .tracked = {1, 2}},
+        {"batchnorm momentum=none deferred=1", .mean = {4.625, 6.9375},
+         .var = {6.234375, 15.5859375}, .tracked = {1, 2}},
     };
     static const int pieces[] = {2, 2, 2, 2};
     for (size_t k = 0; k < COUNT(rows); k++) {
@@ -287,8 +289,8 @@ Test(batchnorm, one_plain_micro_batch_is_the_worked_number_of_plain_batch_norm)
         char spec[32];
         double mean[2], var[2];
     } rows[] = {
-        {"batchnorm", {0.4625, 1.34125}, {1.6125, 4.30125}},
-        {"batchnorm momentum=none", {4.625, 6.9375}, {7.125, 17.8125}},
+        {"batchnorm", .mean = {0.4625, 1.34125}, .var = {1.6125, 4.30125}},
+        {"batchnorm momentum=none", .mean = {4.625, 6.9375}, .var = {7.125, 17.8125}},
     };
     static const int whole[] = {8};
     for (size_t k = 0; k < COUNT(rows); k++) {
@@ -456,12 +458,12 @@ Test(batchnorm, one_value_per_channel_fails_in_training_and_names_the_layer)
         bool training;
         gpp_status status;
     } rows[] = {
-        {"batchnorm", 1, {4}, true, GPP_EINVAL},
-        {"batchnorm", 3, {4, 1, 1}, true, GPP_EINVAL},
-        {"batchnorm", 2, {4, 1}, true, GPP_EINVAL},
-        {"batchnorm", 3, {4, 1, 2}, true, GPP_OK},
-        {"batchnorm", 1, {4}, false, GPP_OK},
-        {"batchnorm track=0", 1, {4}, false, GPP_EINVAL},
+        {"batchnorm", .rank = 1, .dim = {4}, .training = true, .status = GPP_EINVAL},
+        {"batchnorm", .rank = 3, .dim = {4, 1, 1}, .training = true, .status = GPP_EINVAL},
+        {"batchnorm", .rank = 2, .dim = {4, 1}, .training = true, .status = GPP_EINVAL},
+        {"batchnorm", .rank = 3, .dim = {4, 1, 2}, .training = true, .status = GPP_OK},
+        {"batchnorm", .rank = 1, .dim = {4}, .status = GPP_OK},
+        {"batchnorm track=0", .rank = 1, .dim = {4}, .status = GPP_EINVAL},
     };
     for (size_t k = 0; k < COUNT(rows); k++) {
         gpp_error err = GPP_ERROR_INIT;

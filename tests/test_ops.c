@@ -72,10 +72,10 @@ Test(ops, initial_values_are_a_function_of_seed_layer_and_parameter)
         bool same;
         char why[24];
     } others[] = {
-        {3, 7, true, "all equal"},
-        {4, 7, false, "another layer"},
-        {3, 8, false, "another seed"},
-        {3, 7 + (UINT64_C(1) << 40), false, "another seed, high bits"},
+        {.index = 3, .seed = 7, .same = true, .why = "all equal"},
+        {.index = 4, .seed = 7, .why = "another layer"},
+        {.index = 3, .seed = 8, .why = "another seed"},
+        {.index = 3, .seed = 7 + (UINT64_C(1) << 40), .why = "another seed, high bits"},
     };
     test_rig *rig, *other;
     cr_assert_eq(test_rig_new(&rig, "linear out=40", 3, &in, 1, 1, NULL), GPP_OK);
@@ -143,11 +143,16 @@ Test(ops, only_outputs_that_are_the_input_in_memory_are_views)
         int64_t dim[3];
         bool view, in_evaluation;
     } views[] = {
-        {"identity", 3, {3, 4, 5}, true, true},  {"flatten", 3, {3, 4, 5}, false, false},
-        {"flatten", 3, {1, 4, 5}, true, true},   {"flatten", 3, {3, 1, 1}, true, true},
-        {"flatten", 3, {3, 1, 2}, false, false}, {"flatten", 2, {3, 4}, true, true},
-        {"dropout p=0.1", 1, {4}, false, true},  {"dropout p=0", 1, {4}, true, true},
-        {"dropout p=1", 1, {4}, false, true},    {"relu", 1, {4}, false, false},
+        {"identity", .rank = 3, .dim = {3, 4, 5}, .view = true, .in_evaluation = true},
+        {"flatten", .rank = 3, .dim = {3, 4, 5}},
+        {"flatten", .rank = 3, .dim = {1, 4, 5}, .view = true, .in_evaluation = true},
+        {"flatten", .rank = 3, .dim = {3, 1, 1}, .view = true, .in_evaluation = true},
+        {"flatten", .rank = 3, .dim = {3, 1, 2}},
+        {"flatten", .rank = 2, .dim = {3, 4}, .view = true, .in_evaluation = true},
+        {"dropout p=0.1", .rank = 1, .dim = {4}, .in_evaluation = true},
+        {"dropout p=0", .rank = 1, .dim = {4}, .view = true, .in_evaluation = true},
+        {"dropout p=1", .rank = 1, .dim = {4}, .in_evaluation = true},
+        {"relu", .rank = 1, .dim = {4}},
     };
     for (size_t k = 0; k < COUNT(views); k++) {
         test_rig *rig = test_rig_of(views[k].spec, views[k].rank, views[k].dim, 1, 1);
@@ -316,12 +321,12 @@ Test(dropout, mask_differs_between_steps_layers_seeds_and_rows)
         int64_t row0;
         char why[24];
     } others[] = {
-        {2, 5, 7, 0, "next step"},
-        {2, 5, 6 + (UINT64_C(1) << 32), 0, "step beyond 2^32"},
-        {3, 5, 6, 0, "next layer"},
-        {2, 6, 6, 0, "next seed"},
-        {2, 5 + (UINT64_C(1) << 32), 6, 0, "seed beyond 2^32"},
-        {2, 5, 6, 1, "next row"},
+        {.index = 2, .seed = 5, .step = 7, .why = "next step"},
+        {.index = 2, .seed = 5, .step = 6 + (UINT64_C(1) << 32), .why = "step beyond 2^32"},
+        {.index = 3, .seed = 5, .step = 6, .why = "next layer"},
+        {.index = 2, .seed = 6, .step = 6, .why = "next seed"},
+        {.index = 2, .seed = 5 + (UINT64_C(1) << 32), .step = 6, .why = "seed beyond 2^32"},
+        {.index = 2, .seed = 5, .step = 6, .row0 = 1, .why = "next row"},
     };
     float base[N], other[N];
     mask_of("dropout", 2, 5, 6, 0, 1, N, base);

@@ -168,12 +168,6 @@ typedef struct sides {
     char *grad_out[CALLS][GPP__MAX_TENSORS];
 } sides;
 
-const gpp__kernels *cuda_kernels_of(const char *name)
-{
-    const gpp_op *op = gpp__op_find(name);
-    return op ? op->cuda : NULL;
-}
-
 static size_t bytes_of(const sides *s, const gpp__desc *d)
 {
     return (size_t)gpp__desc_rows(d, s->kernel.batch) * gpp__desc_bytes(d);

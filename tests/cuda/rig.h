@@ -22,9 +22,6 @@
 #include "codelets/cuda/cuda.h"
 #include "tests/operators.h"
 
-/** Kernels of a built-in operator for CUDA; NULL: it has none. */
-const gpp__kernels *cuda_kernels_of(const char *name);
-
 /** How a case is run. */
 typedef struct cuda_way {
     gpp__math math;

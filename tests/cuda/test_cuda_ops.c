@@ -44,7 +44,7 @@ static void call_edges(const test_rig *rig, const float *grad, float *to)
         dy = cuda_copy_of(grad, sizeof edges);
         io.grad_out[0] = dy;
         io.grad_in[0] = y;
-        io.in[0] = io.out[0] = x; /* which of them is read: the caller's knows */
+        io.in[0] = io.out[0] = x; /* a backward reads one of them: both sides get x for either */
     }
     gpp_status status = (grad ? op->backward : op->forward)(&rig->kernel, &run, &io);
     cr_assert_eq(status, GPP_OK, "%s", err.msg);
