@@ -173,13 +173,19 @@ Test(forecast, the_runtime_takes_its_time_for_each_task)
 
 Test(forecast, times_for_other_rows_lie_on_the_line_through_two_profiles)
 {
+    /* clang-format off */
     static const struct {
         int64_t a, b, rows;
         double us_a, us_b, expected;
     } cases[] = {
-        {2, 8, 4, 100, 400, 200}, {2, 8, 4, 100, 160, 120}, {8, 2, 4, 160, 100, 120},
-        {8, 16, 4, 160, 200, 80}, {1, 2, 4, 30, 50, 100},   {4, 16, 4, 77, 1000, 77},
+        {.a = 2, .b = 8, .rows = 4, .us_a = 100, .us_b = 400, .expected = 200},
+        {.a = 2, .b = 8, .rows = 4, .us_a = 100, .us_b = 160, .expected = 120},
+        {.a = 8, .b = 2, .rows = 4, .us_a = 160, .us_b = 100, .expected = 120},
+        {.a = 8, .b = 16, .rows = 4, .us_a = 160, .us_b = 200, .expected = 80},
+        {.a = 1, .b = 2, .rows = 4, .us_a = 30, .us_b = 50, .expected = 100},
+        {.a = 4, .b = 16, .rows = 4, .us_a = 77, .us_b = 1000, .expected = 77},
     };
+    /* clang-format on */
     gpp_model *model = test_model_new(&chain);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_profile *a = made_up(model, cases[k].a, 1, cases[k].us_a, 1),

@@ -12,40 +12,53 @@
 
 /* --- how many buffers ------------------------------------------------------------------------- */
 
+/* clang-format off */
 static const struct slot_case {
     const char *why;
     int kind, n, m, mode, window;
     bool reads_input, reads_output, ascending;
     int boundary, outputs, tape;
 } slot_cases[] = {
-    {"a gradient takes the place of the input its recompute has read", TRAIN, 3, 5, 0, 0, false,
-     false, false, 5, 6, 1},
-    {"a backward that reads its input needs another place for its gradient", TRAIN, 3, 5, 0, 0,
-     true, false, false, 6, 6, 1},
-    {"the kept tape is gone before the first recompute", TRAIN, 3, 5, 1, 0, false, false, false, 5,
-     6, 1},
-    {"gradients take the place of what forwards have read", TRAIN, 3, 5, 2, 0, false, false, false,
-     5, 6, 5},
-    {"backwards that read their inputs", TRAIN, 3, 5, 2, 0, true, false, false, 6, 6, 5},
-    {"a partition cannot know when the one before has read its output", TRAIN, 3, 5, 2, 0, false,
-     true, false, 10, 6, 5},
-    {"ascending, the kept tape stays to the end", TRAIN, 3, 5, 1, 0, false, false, true, 5, 6, 2},
-    {"ascending, all recomputed", TRAIN, 3, 5, 0, 0, true, false, true, 6, 6, 1},
-    {"one partition", TRAIN, 1, 4, 1, 0, false, false, false, 0, 5, 1},
-    {"one micro-batch", TRAIN, 2, 1, 0, 0, false, false, false, 1, 2, 1},
-    {"nobody tells a partition how far the next one is", EVALUATE, 3, 9, 1, 0, false, false, false,
-     9, 1, 0},
-    {"a window of 1", EVALUATE, 3, 9, 1, 1, false, false, false, 1, 1, 0},
-    {"a window of 2", EVALUATE, 3, 9, 1, 2, true, true, false, 2, 1, 0},
-    {"a window of 2, however many micro-batches", EVALUATE, 3, 500, 1, 2, true, true, false, 2, 1,
-     0},
-    {"kept for recomputes", KEEP, 3, 5, 1, 0, false, false, false, 5, 1, 1},
-    {"kept for backwards that read outputs", KEEP, 3, 5, 2, 0, false, true, false, 5, 5, 5},
-    {"a backward apart: gradients follow the inputs", BACK, 3, 5, 1, 0, false, false, false, 5, 1,
-     1},
-    {"a backward apart, all recomputed", BACK, 3, 5, 0, 0, true, false, false, 6, 1, 1},
-    {"a backward apart, ascending", BACK, 3, 5, 1, 0, false, false, true, 5, 1, 2},
+    {.why = "a gradient takes the place of the input its recompute has read", .kind = TRAIN, .n = 3,
+     .m = 5, .boundary = 5, .outputs = 6, .tape = 1},
+    {.why = "a backward that reads its input needs another place for its gradient", .kind = TRAIN,
+     .n = 3, .m = 5, .reads_input = true, .boundary = 6, .outputs = 6, .tape = 1},
+    {.why = "the kept tape is gone before the first recompute", .kind = TRAIN, .n = 3, .m = 5,
+     .mode = 1, .boundary = 5, .outputs = 6, .tape = 1},
+    {.why = "gradients take the place of what forwards have read", .kind = TRAIN, .n = 3, .m = 5,
+     .mode = 2, .boundary = 5, .outputs = 6, .tape = 5},
+    {.why = "backwards that read their inputs", .kind = TRAIN, .n = 3, .m = 5, .mode = 2,
+     .reads_input = true, .boundary = 6, .outputs = 6, .tape = 5},
+    {.why = "a partition cannot know when the one before has read its output", .kind = TRAIN,
+     .n = 3, .m = 5, .mode = 2, .reads_output = true, .boundary = 10, .outputs = 6, .tape = 5},
+    {.why = "ascending, the kept tape stays to the end", .kind = TRAIN, .n = 3, .m = 5, .mode = 1,
+     .ascending = true, .boundary = 5, .outputs = 6, .tape = 2},
+    {.why = "ascending, all recomputed", .kind = TRAIN, .n = 3, .m = 5, .reads_input = true,
+     .ascending = true, .boundary = 6, .outputs = 6, .tape = 1},
+    {.why = "one partition", .kind = TRAIN, .n = 1, .m = 4, .mode = 1, .outputs = 5, .tape = 1},
+    {.why = "one micro-batch", .kind = TRAIN, .n = 2, .m = 1, .boundary = 1, .outputs = 2,
+     .tape = 1},
+    {.why = "nobody tells a partition how far the next one is", .kind = EVALUATE, .n = 3, .m = 9,
+     .mode = 1, .boundary = 9, .outputs = 1},
+    {.why = "a window of 1", .kind = EVALUATE, .n = 3, .m = 9, .mode = 1, .window = 1,
+     .boundary = 1, .outputs = 1},
+    {.why = "a window of 2", .kind = EVALUATE, .n = 3, .m = 9, .mode = 1, .window = 2,
+     .reads_input = true, .reads_output = true, .boundary = 2, .outputs = 1},
+    {.why = "a window of 2, however many micro-batches", .kind = EVALUATE, .n = 3, .m = 500,
+     .mode = 1, .window = 2, .reads_input = true, .reads_output = true, .boundary = 2,
+     .outputs = 1},
+    {.why = "kept for recomputes", .kind = KEEP, .n = 3, .m = 5, .mode = 1, .boundary = 5,
+     .outputs = 1, .tape = 1},
+    {.why = "kept for backwards that read outputs", .kind = KEEP, .n = 3, .m = 5, .mode = 2,
+     .reads_output = true, .boundary = 5, .outputs = 5, .tape = 5},
+    {.why = "a backward apart: gradients follow the inputs", .kind = BACK, .n = 3, .m = 5,
+     .mode = 1, .boundary = 5, .outputs = 1, .tape = 1},
+    {.why = "a backward apart, all recomputed", .kind = BACK, .n = 3, .m = 5, .reads_input = true,
+     .boundary = 6, .outputs = 1, .tape = 1},
+    {.why = "a backward apart, ascending", .kind = BACK, .n = 3, .m = 5, .mode = 1,
+     .ascending = true, .boundary = 5, .outputs = 1, .tape = 2},
 };
+/* clang-format on */
 
 Test(plan, slots_are_as_few_as_the_schedule_needs)
 {
@@ -483,6 +496,7 @@ Test(plan, partitions_between_never_see_a_skip)
 
 /* torchgpipe keeps a popped skip on its destination until the recompute there, and lets go of it
  * right after the pop where nothing is recomputed. */
+/* clang-format off */
 static const struct life_case {
     const char *why;
     int kind, mode, window, devices;
@@ -490,23 +504,36 @@ static const struct life_case {
     char last;                /* kind of task that reads micro-batch 0's last */
     int slots;
 } life_cases[] = {
-    {"evaluation: let go of by the forward", EVALUATE, 0, 0, 1, true, true, 'F', 1},
-    {"devices of their own: the source hears of it through windows", EVALUATE, 0, 1, 4, true, true,
-     'F', 2},
-    {"windows of 2", EVALUATE, 0, 2, 4, true, true, 'F', 4},
-    {"nobody tells the source", EVALUATE, 0, 0, 4, true, true, 'F', 5},
-    {"nothing recomputed: gradients take its place", TRAIN, 2, 0, 4, true, false, 'F', 5},
-    {"nothing recomputed, but the backward reads it", TRAIN, 2, 0, 4, true, true, 'B', 6},
-    {"kept until the recompute; its own gradient takes its place", TRAIN, 0, 0, 4, true, false, 'R',
-     5},
-    {"the same on one device", TRAIN, 0, 0, 1, true, false, 'R', 5},
-    {"the last one is not recomputed", TRAIN, 1, 0, 4, true, false, 'R', 5},
-    {"kept until the backward", TRAIN, 0, 0, 4, true, true, 'B', 6},
-    {"not even the recompute wants it", TRAIN, 0, 0, 4, false, false, 'F', 5},
-    {"kept for a backward apart", KEEP, 0, 0, 4, true, false, 'F', 5},
-    {"not kept for a backward apart", KEEP, 2, 0, 1, true, false, 'F', 1},
-    {"left by a forward apart", BACK, 0, 0, 4, true, false, 'R', 5},
+    {.why = "evaluation: let go of by the forward", .kind = EVALUATE, .devices = 1,
+     .recompute = true, .backward = true, .last = 'F', .slots = 1},
+    {.why = "devices of their own: the source hears of it through windows", .kind = EVALUATE,
+     .window = 1, .devices = 4, .recompute = true, .backward = true, .last = 'F', .slots = 2},
+    {.why = "windows of 2", .kind = EVALUATE, .window = 2, .devices = 4, .recompute = true,
+     .backward = true, .last = 'F', .slots = 4},
+    {.why = "nobody tells the source", .kind = EVALUATE, .devices = 4, .recompute = true,
+     .backward = true, .last = 'F', .slots = 5},
+    {.why = "nothing recomputed: gradients take its place", .kind = TRAIN, .mode = 2, .devices = 4,
+     .recompute = true, .last = 'F', .slots = 5},
+    {.why = "nothing recomputed, but the backward reads it", .kind = TRAIN, .mode = 2, .devices = 4,
+     .recompute = true, .backward = true, .last = 'B', .slots = 6},
+    {.why = "kept until the recompute; its own gradient takes its place", .kind = TRAIN,
+     .devices = 4, .recompute = true, .last = 'R', .slots = 5},
+    {.why = "the same on one device", .kind = TRAIN, .devices = 1, .recompute = true, .last = 'R',
+     .slots = 5},
+    {.why = "the last one is not recomputed", .kind = TRAIN, .mode = 1, .devices = 4,
+     .recompute = true, .last = 'R', .slots = 5},
+    {.why = "kept until the backward", .kind = TRAIN, .devices = 4, .recompute = true,
+     .backward = true, .last = 'B', .slots = 6},
+    {.why = "not even the recompute wants it", .kind = TRAIN, .devices = 4, .last = 'F',
+     .slots = 5},
+    {.why = "kept for a backward apart", .kind = KEEP, .devices = 4, .recompute = true, .last = 'F',
+     .slots = 5},
+    {.why = "not kept for a backward apart", .kind = KEEP, .mode = 2, .devices = 1,
+     .recompute = true, .last = 'F', .slots = 1},
+    {.why = "left by a forward apart", .kind = BACK, .devices = 4, .recompute = true, .last = 'R',
+     .slots = 5},
 };
+/* clang-format on */
 
 /* The kind of the last task that reads the activation of micro-batch 0. */
 static char last_reader(const gpp__plan *plan, int edge)
@@ -704,18 +731,21 @@ static int mode_of(const gpp__plan *plan, const gpp__task *t, int role, int j)
 
 /* Partition 0 holds what 2 learns, 1 learns for itself, 3 learns nothing, 4 has no gradients that
  * take memory: who trains, and how many accesses its N and U have. */
+/* clang-format off */
 static const struct norm_case {
     const char *why;
     int home, device;
     bool trains;
     int norm, update;
 } norm_cases[5] = {
-    {"a home of what another partition trains", 0, 0, false, 3, 5},
-    {"a partition that trains", 1, 1, true, 3, 5},
-    {"its home has its gradients", 0, 0, true, 1, 1},
-    {"it learns nothing", 3, 1, false, 1, 1},
-    {"without gradients", 4, 0, true, 2, 4},
+    {.why = "a home of what another partition trains", .norm = 3, .update = 5},
+    {.why = "a partition that trains", .home = 1, .device = 1, .trains = true, .norm = 3,
+     .update = 5},
+    {.why = "its home has its gradients", .trains = true, .norm = 1, .update = 1},
+    {.why = "it learns nothing", .home = 3, .device = 1, .norm = 1, .update = 1},
+    {.why = "without gradients", .home = 4, .trains = true, .norm = 2, .update = 4},
 };
+/* clang-format on */
 
 static void five(plan_rig *r, plan_rig_kind kind)
 {
@@ -1193,21 +1223,26 @@ Test(plan, weights_out_of_order_are_refused)
 
 /* --- large plans ------------------------------------------------------------------------------ */
 
+/* clang-format off */
 static const struct large {
     const char *why;
     int n, m, devices, checkpointed;
     int skips; /* 1: from each partition of the first half to its mirror image; 2: from 0 to all */
 } larges[] = {
-    {"many micro-batches", 2, 50000, 2, 49999, 0},
-    {"many cells", 64, 1563, 64, 1562, 0},
-    {"many cells, all tapes kept", 64, 1563, 64, 0, 0},
-    {"many cells on one device", 64, 1563, 1, 1562, 0},
-    {"many devices", 1000, 100, 1000, 99, 0},
-    {"many partitions on one device", 100000, 1, 1, 1, 0},
-    {"many cells in a U", 64, 1563, 64, 1562, 1},
-    {"many skips on one device", 100000, 1, 1, 1, 1},
-    {"many skips from one partition", 1000, 100, 1000, 99, 2},
+    {.why = "many micro-batches", .n = 2, .m = 50000, .devices = 2, .checkpointed = 49999},
+    {.why = "many cells", .n = 64, .m = 1563, .devices = 64, .checkpointed = 1562},
+    {.why = "many cells, all tapes kept", .n = 64, .m = 1563, .devices = 64},
+    {.why = "many cells on one device", .n = 64, .m = 1563, .devices = 1, .checkpointed = 1562},
+    {.why = "many devices", .n = 1000, .m = 100, .devices = 1000, .checkpointed = 99},
+    {.why = "many partitions on one device", .n = 100000, .m = 1, .devices = 1, .checkpointed = 1},
+    {.why = "many cells in a U", .n = 64, .m = 1563, .devices = 64, .checkpointed = 1562,
+     .skips = 1},
+    {.why = "many skips on one device", .n = 100000, .m = 1, .devices = 1, .checkpointed = 1,
+     .skips = 1},
+    {.why = "many skips from one partition", .n = 1000, .m = 100, .devices = 1000,
+     .checkpointed = 99, .skips = 2},
 };
+/* clang-format on */
 
 /* The edges of a large plan. */
 static int lay_routes(const struct large *c, const plan_rig *r, gpp__edge *edge)
@@ -1265,20 +1300,30 @@ Test(plan, a_hundred_thousand_cells_can_be_planned)
 
 /* --- torch.chunk ------------------------------------------------------------------------------ */
 
+/* clang-format off */
 static const struct chunk_case {
     int64_t rows;
     int chunks, pieces;
     int64_t size, last;
 } chunk_cases[] = {
-    {8, 4, 4, 2, 2},          {10, 4, 4, 3, 1},
-    {7, 4, 4, 2, 1},          {9, 4, 3, 3, 3},
-    {6, 4, 3, 2, 2},          {5, 4, 3, 2, 1},
-    {2, 4, 2, 1, 1},          {3, 8, 3, 1, 1},
-    {7, 3, 3, 3, 1},          {0, 4, 4, 0, 0},
-    {100, 32, 25, 4, 4},      {1280, 32, 32, 40, 40},
-    {1, 1, 1, 1, 1},          {25000, 1667, 1667, 15, 10},
-    {5400, 150, 150, 36, 36}, {INT64_MAX, 1, 1, INT64_MAX, INT64_MAX},
+    {.rows = 8, .chunks = 4, .pieces = 4, .size = 2, .last = 2},
+    {.rows = 10, .chunks = 4, .pieces = 4, .size = 3, .last = 1},
+    {.rows = 7, .chunks = 4, .pieces = 4, .size = 2, .last = 1},
+    {.rows = 9, .chunks = 4, .pieces = 3, .size = 3, .last = 3},
+    {.rows = 6, .chunks = 4, .pieces = 3, .size = 2, .last = 2},
+    {.rows = 5, .chunks = 4, .pieces = 3, .size = 2, .last = 1},
+    {.rows = 2, .chunks = 4, .pieces = 2, .size = 1, .last = 1},
+    {.rows = 3, .chunks = 8, .pieces = 3, .size = 1, .last = 1},
+    {.rows = 7, .chunks = 3, .pieces = 3, .size = 3, .last = 1},
+    {.chunks = 4, .pieces = 4},
+    {.rows = 100, .chunks = 32, .pieces = 25, .size = 4, .last = 4},
+    {.rows = 1280, .chunks = 32, .pieces = 32, .size = 40, .last = 40},
+    {.rows = 1, .chunks = 1, .pieces = 1, .size = 1, .last = 1},
+    {.rows = 25000, .chunks = 1667, .pieces = 1667, .size = 15, .last = 10},
+    {.rows = 5400, .chunks = 150, .pieces = 150, .size = 36, .last = 36},
+    {.rows = INT64_MAX, .chunks = 1, .pieces = 1, .size = INT64_MAX, .last = INT64_MAX},
 };
+/* clang-format on */
 
 Test(plan, a_mini_batch_is_cut_as_torch_chunk_does)
 {

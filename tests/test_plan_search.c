@@ -384,8 +384,8 @@ Test(plan_search, a_smaller_limit_is_kept_and_never_makes_it_faster)
     rig_free(&r);
 }
 
-/* One candidate fits; a byte less, and none does. */
-static void expect_edge(rig *r, const char *why)
+/* One candidate fits; a byte less, and none does. @return the mini-batch that would fit */
+static int64_t expect_edge(rig *r, const char *why)
 {
     gpp_plan_table *t;
     cr_expect_eq(search_status(r, &t), GPP_ENOMEM, "%s", why);
@@ -406,7 +406,9 @@ static void expect_edge(rig *r, const char *why)
                          (long long)r->pipe.batch);
     }
     r->pipe.batch = batch;
+    int64_t fitting = t->fitting_batch;
     gpp_plan_free(t);
+    return fitting;
 }
 
 Test(plan_search, when_nothing_fits_the_least_limit_and_the_largest_batch_that_do_are_named)
@@ -437,12 +439,8 @@ Test(plan_search, when_nothing_fits_the_least_limit_and_the_largest_batch_that_d
         r.plan.any_checkpoint = cases[k].any;
         r.pipe.checkpoint = cases[k].mode;
         r.pipe.memory_limit = least_limit(&r) * (size_t)cases[k].limit / 100;
-        expect_edge(&r, cases[k].why);
-        gpp_plan_table *t;
-        search_status(&r, &t);
-        cr_expect_eq(t->fitting_batch > 0, cases[k].batch, "%s: %lld", cases[k].why,
-                     (long long)t->fitting_batch);
-        gpp_plan_free(t);
+        int64_t fitting = expect_edge(&r, cases[k].why);
+        cr_expect_eq(fitting > 0, cases[k].batch, "%s: %lld", cases[k].why, (long long)fitting);
         rig_free(&r);
     }
 }
@@ -742,6 +740,7 @@ Test(plan_search, what_leaves_no_cut_is_an_error)
 
 Test(plan_search, what_is_fixed_stays_as_it_is)
 {
+    /* clang-format off */
     static const struct {
         const char *why;
         int partitions, most, chunks;
@@ -749,16 +748,24 @@ Test(plan_search, what_is_fixed_stays_as_it_is)
         bool any, keep;
         int candidates;
     } cases[] = {
-        {"nothing", 0, 0, 0, GPP_CHECKPOINT_ALWAYS, true, false, 2 * (2 + 4 * 3)},
-        {"partitions", 2, 0, 0, GPP_CHECKPOINT_ALWAYS, true, false, 2 + 4 * 3},
-        {"at most so many partitions", 0, 1, 0, GPP_CHECKPOINT_ALWAYS, true, false, 2 + 4 * 3},
-        {"chunks", 0, 0, 3, GPP_CHECKPOINT_ALWAYS, true, false, 2 * 3},
-        {"chunks that are not in the series", 0, 0, 5, GPP_CHECKPOINT_ALWAYS, true, false, 2 * 3},
-        {"the mode", 0, 0, 0, GPP_CHECKPOINT_ALWAYS, false, false, 2 * 5},
-        {"the default mode", 0, 0, 0, GPP_CHECKPOINT_EXCEPT_LAST, false, false, 2 * 5},
-        {"the balance", 0, 0, 0, GPP_CHECKPOINT_ALWAYS, true, true, 2 + 4 * 3},
-        {"all", 2, 2, 2, GPP_CHECKPOINT_NEVER, false, true, 1},
+        {.why = "nothing", .mode = GPP_CHECKPOINT_ALWAYS, .any = true,
+         .candidates = 2 * (2 + 4 * 3)},
+        {.why = "partitions", .partitions = 2, .mode = GPP_CHECKPOINT_ALWAYS, .any = true,
+         .candidates = 2 + 4 * 3},
+        {.why = "at most so many partitions", .most = 1, .mode = GPP_CHECKPOINT_ALWAYS, .any = true,
+         .candidates = 2 + 4 * 3},
+        {.why = "chunks", .chunks = 3, .mode = GPP_CHECKPOINT_ALWAYS, .any = true,
+         .candidates = 2 * 3},
+        {.why = "chunks that are not in the series", .chunks = 5, .mode = GPP_CHECKPOINT_ALWAYS,
+         .any = true, .candidates = 2 * 3},
+        {.why = "the mode", .mode = GPP_CHECKPOINT_ALWAYS, .candidates = 2 * 5},
+        {.why = "the default mode", .mode = GPP_CHECKPOINT_EXCEPT_LAST, .candidates = 2 * 5},
+        {.why = "the balance", .mode = GPP_CHECKPOINT_ALWAYS, .any = true, .keep = true,
+         .candidates = 2 + 4 * 3},
+        {.why = "all", .partitions = 2, .most = 2, .chunks = 2, .mode = GPP_CHECKPOINT_NEVER,
+         .keep = true, .candidates = 1},
     };
+    /* clang-format on */
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rig r;
         rig_init(&r, &plain, 16, 6, even_price);
@@ -925,17 +932,22 @@ Test(plan_search, profiles_that_are_missing_are_taken_once_and_can_be_given_agai
 
 Test(plan_search, no_profile_is_taken_that_is_too_slow_or_known)
 {
+    /* clang-format off */
     static const struct {
         const char *why;
         double timeout_ms;
         int devices, partitions, second, profiles; /* second: of the devices of this machine */
     } cases[] = {
-        {"all rows", 100, 1, 0, 1, 3},
-        {"two devices: one alone is one of two alone", 100, 2, 0, 1, 6},
-        {"two partitions: both busy, and one alone for the most and fewest rows", 100, 2, 2, 1, 5},
-        {"one device under two numbers", 100, 2, 0, 0, 3},
-        {"what takes too long is taken in proportion", 0, 1, 0, 1, 1},
+        {.why = "all rows", .timeout_ms = 100, .devices = 1, .second = 1, .profiles = 3},
+        {.why = "two devices: one alone is one of two alone", .timeout_ms = 100, .devices = 2,
+         .second = 1, .profiles = 6},
+        {.why = "two partitions: both busy, and one alone for the most and fewest rows",
+         .timeout_ms = 100, .devices = 2, .partitions = 2, .second = 1, .profiles = 5},
+        {.why = "one device under two numbers", .timeout_ms = 100, .devices = 2, .profiles = 3},
+        {.why = "what takes too long is taken in proportion", .devices = 1, .second = 1,
+         .profiles = 1},
     };
+    /* clang-format on */
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rig r;
         rig_init(&r, &plain, 12, 3, NULL);

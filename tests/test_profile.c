@@ -396,16 +396,20 @@ Test(profile, a_sweep_is_a_forward_a_recomputation_and_a_backward_of_every_layer
 
 Test(profile, at_least_one_sweep_is_measured_and_at_most_as_many_as_allowed)
 {
+    /* clang-format off */
     static const struct {
         const char *why;
         double timeout_ms, precision;
         int warmup, max_sweeps, sweeps;
     } cases[] = {
-        {"no time", 0, 0, 0, 1000, 1},
-        {"no time, but a warm-up", 0, 0, 1, 1000, 1},
-        {"nothing is ever precise enough", 1e6, 0, 1, 20, 20},
-        {"anything is precise enough, once there is an interval", 1e6, 1e9, 0, 1000, 6},
+        {.why = "no time", .max_sweeps = 1000, .sweeps = 1},
+        {.why = "no time, but a warm-up", .warmup = 1, .max_sweeps = 1000, .sweeps = 1},
+        {.why = "nothing is ever precise enough", .timeout_ms = 1e6, .warmup = 1, .max_sweeps = 20,
+         .sweeps = 20},
+        {.why = "anything is precise enough, once there is an interval", .timeout_ms = 1e6,
+         .precision = 1e9, .max_sweeps = 1000, .sweeps = 6},
     };
+    /* clang-format on */
     gpp_model *model = acts("linear out=4; act");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_profile_options o = quick();
@@ -488,17 +492,24 @@ static unsigned went_back(const partition *p)
 
 Test(profile, a_partition_takes_the_time_of_the_operators_that_run)
 {
+    /* clang-format off */
     static const struct {
         const char *why;
         int from, to;
         unsigned drop, keep, evaluate, recompute, backward; /* bit k: operator k */
     } cases[] = {
-        {"nothing learns before the first linear layer", 0, 2, 3, 3, 3, 1, 2},
-        {"a view runs nowhere, but passes gradients on", 2, 4, 8, 8, 8, 0, 12},
-        {"dropout passes on in evaluation", 4, 7, 112, 112, 96, 48, 112},
-        {"what is in the boundary is not computed again", 4, 6, 48, 48, 32, 0, 48},
-        {"what no backward needs is not", 0, 6, 59, 59, 43, 3, 62},
+        {.why = "nothing learns before the first linear layer", .to = 2, .drop = 3, .keep = 3,
+         .evaluate = 3, .recompute = 1, .backward = 2},
+        {.why = "a view runs nowhere, but passes gradients on", .from = 2, .to = 4, .drop = 8,
+         .keep = 8, .evaluate = 8, .backward = 12},
+        {.why = "dropout passes on in evaluation", .from = 4, .to = 7, .drop = 112, .keep = 112,
+         .evaluate = 96, .recompute = 48, .backward = 112},
+        {.why = "what is in the boundary is not computed again", .from = 4, .to = 6, .drop = 48,
+         .keep = 48, .evaluate = 32, .backward = 48},
+        {.why = "what no backward needs is not", .to = 6, .drop = 59, .keep = 59, .evaluate = 43,
+         .recompute = 3, .backward = 62},
     };
+    /* clang-format on */
     /* bits 1: tanh, 2: linear, 4: flatten, 8: linear, 16: dropout, 32: tanh, 64: linear */
     gpp_model *model =
         acts("tanh; linear out=4; flatten; linear out=4; dropout p=0.5; tanh; linear out=2");
