@@ -79,10 +79,9 @@ static gpp_forecast *forecast(const gpp_model *model, gpp_pipe_options o, gpp_pr
     return f;
 }
 
-static void expect_bytes(const test_model *m, int n, int chunks, gpp_checkpoint mode)
+static void expect_bytes(const test_model *m, const gpp_model *model, gpp_profile *p, int n,
+                         int chunks, gpp_checkpoint mode)
 {
-    gpp_model *model = test_model_new(m);
-    gpp_profile *p = made_up(model, 4, 1, 1, 2);
     gpp_pipe_options o = options(m, n, chunks, mode);
     o.devices = cores;
     o.device_count = n;
@@ -105,19 +104,22 @@ static void expect_bytes(const test_model *m, int n, int chunks, gpp_checkpoint 
     test_trace_free(&t);
     gpp_pipe_free(pipe);
     gpp_forecast_free(f);
-    gpp_profile_free(p);
-    gpp_model_free(model);
 }
 
 Test(forecast, bytes_are_those_of_the_pipe)
 {
     static const int chunks[] = {1, 4, 16};
-    for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++)
-        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
-            for (int n = 1; n <= 2; n++) {
-                expect_bytes(&skips, n, chunks[c], (gpp_checkpoint)mode);
-                expect_bytes(&chain, n, chunks[c], (gpp_checkpoint)mode);
-            }
+    static const test_model *const models[] = {&skips, &chain};
+    for (int k = 0; k < 2; k++) {
+        gpp_model *model = test_model_new(models[k]);
+        gpp_profile *p = made_up(model, 4, 1, 1, 2);
+        for (int mode = 0; mode <= GPP_CHECKPOINT_BUDGET; mode++)
+            for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
+                for (int n = 1; n <= 2; n++)
+                    expect_bytes(models[k], model, p, n, chunks[c], (gpp_checkpoint)mode);
+        gpp_profile_free(p);
+        gpp_model_free(model);
+    }
 }
 
 /* Milliseconds of m micro-batches on one device by mode, with F, R, B milliseconds each. */
