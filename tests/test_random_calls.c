@@ -211,18 +211,6 @@ typedef enum call_kind {
     KINDS
 } call_kind;
 
-static const struct {
-    const char *name;
-    int weight;
-} kinds[KINDS] = {
-    {"step", 10},       {"gradients", 5},   {"evaluate", 5},   {"submit", 14},
-    {"submit_eval", 5}, {"wait", 14},       {"forward", 5},    {"backward", 5},
-    {"discard", 2},     {"update", 5},      {"accumulate", 2}, {"discard_gradients", 2},
-    {"freeze", 2},      {"set_group", 2},   {"set_lr", 2},     {"get_and_set", 3},
-    {"gradient", 4},    {"buffers", 2},     {"save", 2},       {"load", 1},
-    {"training", 2},    {"keep_losses", 3}, {"record", 1},
-};
-
 /* A call, the same for both pipes. */
 typedef struct call {
     call_kind kind;
@@ -409,8 +397,9 @@ static void submit(sequence *s, side *d, const call *c)
     give_status(d, status, &err);
 }
 
-static void wait_for_one(sequence *s, side *d)
+static void wait_for_one(sequence *s, side *d, const call *c)
 {
+    (void)c;
     gpp_error err = GPP_ERROR_INIT;
     double loss = NAN;
     gpp_status status = gpp_pipe_wait(d->pipe, &loss, &err);
@@ -451,8 +440,9 @@ static void go_back(sequence *s, side *d, const call *c)
         test_trace_add(&d->got, grad_x, (size_t)(rows * s->model->row));
 }
 
-static void get_and_set(side *d, const call *c)
+static void get_and_set(sequence *s, side *d, const call *c)
 {
+    (void)s;
     enum { ROOM = 512 };
     float value[ROOM];
     gpp_error err = GPP_ERROR_INIT;
@@ -471,8 +461,9 @@ static void get_and_set(side *d, const call *c)
     give_status(d, gpp_pipe_set(d->pipe, info.name, value, info.count, &err), &err);
 }
 
-static void give_buffers(side *d)
+static void give_buffers(sequence *s, side *d, const call *c)
 {
+    (void)s, (void)c;
     for (int k = 0; k < gpp_pipe_buffers(d->pipe); k++) {
         float value[64] = {0};
         gpp_buffer_info info;
@@ -490,11 +481,11 @@ static gpp_status keep_losses(const sequence *s, side *d, const call *c, gpp_err
     return gpp_pipe_keep_losses(d->pipe, c->first && c->rows ? &each : NULL, err);
 }
 
-static gpp_status try_change(sequence *s, int k, const call *c, gpp_error *err)
+static gpp_status try_change(sequence *s, side *d, const call *c, gpp_error *err)
 {
     static const char *const names[] = {"first", "first.weight", "first.bias", "nothing"};
     char path[512], name[8];
-    side *d = &s->side[k];
+    int k = d != s->side;
     snprintf(name, sizeof name, "f%d", c->kind == LOAD ? 1 - k : k); /* load the other's */
     test_path(s->folder, name, path);
     switch (c->kind) {
@@ -528,11 +519,42 @@ static gpp_status try_change(sequence *s, int k, const call *c, gpp_error *err)
     }
 }
 
-static void change(sequence *s, int k, const call *c)
+static void change(sequence *s, side *d, const call *c)
 {
     gpp_error err = GPP_ERROR_INIT;
-    give_status(&s->side[k], try_change(s, k, c, &err), &err);
+    give_status(d, try_change(s, d, c, &err), &err);
 }
+
+/* How often a call is drawn, and what it does on one of the pipes. */
+static const struct {
+    const char *name;
+    int weight;
+    void (*run)(sequence *s, side *d, const call *c);
+} kinds[KINDS] = {
+    [STEP] = {"step", 10, run_now},
+    [GRADIENTS] = {"gradients", 5, run_now},
+    [EVALUATE] = {"evaluate", 5, run_now},
+    [SUBMIT] = {"submit", 14, submit},
+    [SUBMIT_EVALUATION] = {"submit_eval", 5, submit},
+    [WAIT] = {"wait", 14, wait_for_one},
+    [FORWARD] = {"forward", 5, go_forward},
+    [BACKWARD] = {"backward", 5, go_back},
+    [DISCARD] = {"discard", 2, change},
+    [UPDATE] = {"update", 5, change},
+    [ACCUMULATES] = {"accumulate", 2, change},
+    [DISCARD_GRADIENTS] = {"discard_gradients", 2, change},
+    [FREEZE] = {"freeze", 2, change},
+    [GROUP] = {"set_group", 2, change},
+    [RATE] = {"set_lr", 2, change},
+    [GET_AND_SET] = {"get_and_set", 3, get_and_set},
+    [GET_GRADIENT] = {"gradient", 4, get_and_set},
+    [BUFFERS] = {"buffers", 2, give_buffers},
+    [SAVE] = {"save", 2, change},
+    [LOAD] = {"load", 1, change},
+    [TRAINING] = {"training", 2, change},
+    [KEEP] = {"keep_losses", 3, change},
+    [RECORD] = {"record", 1, change},
+};
 
 /* Everything gives its status first. */
 static gpp_status status_of(const side *d)
@@ -579,45 +601,12 @@ static void follow(sequence *s, const call *c, gpp_status status)
     s->go_back_soon = c->kind == FORWARD && ok ? 6 : s->go_back_soon - (s->go_back_soon > 0);
 }
 
-static void run_on(sequence *s, int k, const call *c)
-{
-    side *d = &s->side[k];
-    switch (c->kind) {
-    case STEP:
-    case GRADIENTS:
-    case EVALUATE:
-        run_now(s, d, c);
-        break;
-    case SUBMIT:
-    case SUBMIT_EVALUATION:
-        submit(s, d, c);
-        break;
-    case WAIT:
-        wait_for_one(s, d);
-        break;
-    case FORWARD:
-        go_forward(s, d, c);
-        break;
-    case BACKWARD:
-        go_back(s, d, c);
-        break;
-    case GET_AND_SET:
-    case GET_GRADIENT:
-        get_and_set(d, c);
-        break;
-    case BUFFERS:
-        give_buffers(d);
-        break;
-    default:
-        change(s, k, c);
-    }
-    give_number(d, gpp_pipe_submitted(d->pipe));
-}
-
 static void run_call(sequence *s, const call *c, bool *good)
 {
-    for (int k = 0; k < 2; k++)
-        run_on(s, k, c);
+    for (int k = 0; k < 2; k++) {
+        kinds[c->kind].run(s, &s->side[k], c);
+        give_number(&s->side[k], gpp_pipe_submitted(s->side[k].pipe));
+    }
     gpp_status status = status_of(&s->side[0]);
     expect_same(s, good);
     follow(s, c, status);
@@ -719,14 +708,11 @@ static gpp_model *model_of(const sequence *s)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_model *m;
-    gpp_status status = gpp_model_new(&m, &err);
-    if (status == GPP_OK)
-        status = gpp_model_register(m, &touchy, &err);
-    if (status == GPP_OK)
-        status = gpp_model_add_text(m, s->model->text, &err);
-    if (status == GPP_OK)
-        status = gpp_model_set_input(m, GPP_F32, s->model->rank, s->model->dim, &err);
-    cr_assert_eq(status, GPP_OK, "%s", err.msg);
+    gpp_model_new(&m, &err);
+    gpp_model_register(m, &touchy, &err);
+    gpp_model_add_text(m, s->model->text, &err);
+    gpp_model_set_input(m, GPP_F32, s->model->rank, s->model->dim, &err);
+    cr_assert_eq(err.code, GPP_OK, "%s", err.msg);
     return m;
 }
 
