@@ -5,6 +5,7 @@
 #include "sched/policy.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <starpu.h>
 #include <starpu_scheduler.h>
 #include <stdatomic.h>
@@ -13,9 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A worker that finds no task polls this many times before it sleeps. So a step that follows
- * another at once finds it awake. */
-enum { IDLE_POLLS = 2000 };
+/* A worker that finds no task polls so many times before it lets others have its core between polls,
+ * and so many before it sleeps until a task comes: while a step runs, and between steps. Most waits
+ * in a step are short, and a step that follows another at once is to find its workers awake. */
+enum { YIELD_POLLS = 64, BUSY_POLLS = 256, IDLE_POLLS = 2000 };
 /* A sleeping worker wakes up this often: StarPU may want to stop it or to move data through it. */
 enum { SLEEP_MS = 5 };
 
@@ -34,14 +36,15 @@ struct gpp__lane {
 typedef struct worker_state {
     pthread_mutex_t lock; /* lanes */
     gpp__lane *lanes;
-    unsigned idle_polls; /* used by the worker alone */
+    unsigned polls;    /* since the last task; used by the worker alone */
+    atomic_uint wakes; /* futex: changes when there may be a task */
+    atomic_bool sleeps;
 } worker_state;
 
 typedef struct policy_state {
     worker_state worker[STARPU_NMAXWORKERS];
     bool may_sleep;       /* all tasks of the workers come through this policy and wake them */
     atomic_int busy;      /* steps running */
-    atomic_uint wakes;    /* futex: changes when something begins */
     pthread_mutex_t lock; /* others */
     struct starpu_task *others,
         **others_end; /* the application's tasks, linked through prev/next */
@@ -84,32 +87,53 @@ static void deinit_sched(unsigned context)
 
 /* --- sleeping --------------------------------------------------------------------------------- */
 
-static void wake_sleepers(policy_state *s)
+/* The worker sets `sleeps` before the futex compares `wakes`, and others change `wakes` before they
+ * read `sleeps`, so no change is missed. */
+static void wake(worker_state *w)
 {
-    atomic_fetch_add(&s->wakes, 1);
-    syscall(SYS_futex, &s->wakes, FUTEX_WAKE_PRIVATE, STARPU_NMAXWORKERS, NULL, NULL, 0);
+    atomic_fetch_add(&w->wakes, 1);
+    if (atomic_load(&w->sleeps))
+        syscall(SYS_futex, &w->wakes, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static void maybe_sleep(policy_state *s, worker_state *w, bool has_lane)
+static void wake_all(policy_state *s)
 {
-    unsigned wakes = atomic_load(&s->wakes);
-    if ((has_lane && atomic_load(&s->busy)) || atomic_load(&s->others_count)) {
-        w->idle_polls = 0;
-        return;
-    }
-    if (!s->may_sleep || ++w->idle_polls < IDLE_POLLS)
-        return;
+    for (unsigned w = 0; w < starpu_worker_get_count(); w++)
+        wake(&s->worker[w]);
+}
+
+static void sleep_unless(worker_state *w, unsigned wakes)
+{
     struct timespec t = {.tv_nsec = SLEEP_MS * 1000000L};
     starpu_worker_relax_on();
-    syscall(SYS_futex, &s->wakes, FUTEX_WAIT_PRIVATE, wakes, &t, NULL, 0);
+    atomic_store(&w->sleeps, true);
+    syscall(SYS_futex, &w->wakes, FUTEX_WAIT_PRIVATE, wakes, &t, NULL, 0);
+    atomic_store(&w->sleeps, false);
     starpu_worker_relax_off();
+}
+
+/* Wait a little for a task. Where there are several memory nodes a worker moves data between polls,
+ * so it does not sleep while a step runs. @param wakes  before the worker looked for a task */
+static void wait_for_task(policy_state *s, worker_state *w, unsigned wakes, bool has_lane)
+{
+    bool busy = (has_lane && atomic_load(&s->busy)) || atomic_load(&s->others_count);
+    unsigned most = busy ? BUSY_POLLS : IDLE_POLLS;
+    if (++w->polls < YIELD_POLLS)
+        return;
+    if (w->polls < most || !s->may_sleep || (busy && starpu_memory_nodes_get_count() > 1)) {
+        if (busy)
+            sched_yield();
+        return;
+    }
+    sleep_unless(w, wakes);
+    w->polls = atomic_load(&w->wakes) == wakes ? most : 0;
 }
 
 void gpp__policy_busy(unsigned context)
 {
     policy_state *s = state_of(context);
     if (atomic_fetch_add(&s->busy, 1) == 0)
-        wake_sleepers(s);
+        wake_all(s);
 }
 
 void gpp__policy_idle(unsigned context)
@@ -130,7 +154,7 @@ static int push_other(policy_state *s, struct starpu_task *task)
     atomic_fetch_add(&s->others_count, 1);
     starpu_push_task_end(task);
     pthread_mutex_unlock(&s->lock);
-    wake_sleepers(s);
+    wake_all(s);
     for (unsigned w = 0; w < starpu_worker_get_count(); w++)
         if (starpu_worker_can_execute_task_first_impl(w, task, NULL))
             starpu_wake_worker_relax_light((int)w);
@@ -151,6 +175,7 @@ static int push_task(struct starpu_task *task)
         return push_other(state_of(task->sched_ctx), task);
     gpp__lane *lane = ticket->lane;
     int worker = lane->worker;
+    unsigned context = task->sched_ctx;
     if (ticket->timed)
         ticket->ready = now();
     if (starpu_memory_nodes_get_count() > 1)
@@ -159,6 +184,7 @@ static int push_task(struct starpu_task *task)
     /* After this store the worker may take and finish the task: do not touch the task or its ticket
      * again. */
     atomic_store(&lane->ready[ticket->position & lane->mask], task);
+    wake(&state_of(context)->worker[worker]);
     starpu_wake_worker_relax_light(worker);
     return 0;
 }
@@ -246,14 +272,15 @@ static struct starpu_task *pop_task(unsigned context)
         return NULL;
     unsigned id = starpu_worker_get_id_check();
     worker_state *w = &s->worker[id];
+    unsigned wakes = atomic_load(&w->wakes);
     bool has_lane;
     struct starpu_task *task = pop_lanes(w, &has_lane);
     if (!task)
         task = pop_other(s, id);
     if (task)
-        w->idle_polls = 0;
+        w->polls = 0;
     else
-        maybe_sleep(s, w, has_lane);
+        wait_for_task(s, w, wakes, has_lane);
     return task;
 }
 
@@ -341,6 +368,7 @@ uint64_t gpp__lane_extend(gpp__lane *lane, size_t count)
 void gpp__lane_abandon(gpp__lane *lane)
 {
     atomic_store(&lane->abandoned, true);
+    wake(&state_of(lane->context)->worker[lane->worker]);
 }
 
 /* Go on behind all positions given out, since an abandoned lane has not counted them. */

@@ -10,9 +10,11 @@
  *
  * Tasks without a ticket (the application's own) run first come, first served, between ours.
  *
- * While no step runs, and on workers without a lane, a worker sleeps instead of spinning. It does
- * not sleep in a scheduling context inside the application's StarPU: tasks of the application do
- * not pass through this policy there, so they could not wake it.
+ * A worker that waits for a task polls for a short while, then lets other threads have its core
+ * between polls, then sleeps until a task is pushed to it. It polls longer between steps than in
+ * one. It does not sleep in a scheduling context inside the application's StarPU, since tasks of the
+ * application do not pass through this policy there and could not wake it; nor, while a step runs,
+ * where there are several memory nodes, since it moves data between polls.
  */
 #ifndef GPP_SCHED_POLICY_H
 #define GPP_SCHED_POLICY_H
@@ -72,7 +74,7 @@ void gpp__lane_restore(gpp__lane *lane);
  * when this returns. */
 uint64_t gpp__lane_next(const gpp__lane *lane, bool *ready);
 
-/** Between these two calls, workers of the context's lanes spin instead of sleeping. Calls nest. */
+/** Between these two calls a step runs: its workers are woken, and poll as in a step. Calls nest. */
 void gpp__policy_busy(unsigned context);
 void gpp__policy_idle(unsigned context);
 

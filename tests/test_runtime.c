@@ -429,6 +429,43 @@ Test(runtime, idle_workers_sleep)
     gpp_pipe_free(pipe);
 }
 
+static gpp_status doze_forward(const gpp__kernel *k, const gpp__run *run, const gpp__io *io)
+{
+    (void)run;
+    memcpy(io->out[0], io->in[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));
+    usleep(400000);
+    return GPP_OK;
+}
+
+static const gpp_op doze = {
+    .name = "doze",
+    .infer = gpp__infer_same,
+    .cpu.forward = doze_forward,
+};
+
+Test(runtime, workers_that_wait_in_a_step_sleep)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model;
+    int64_t dim = 4;
+    gpp_model_new(&model, &err);
+    gpp__model_add_op(model, &doze, NULL, NULL, 0, &err);
+    gpp_model_add(model, "relu", NULL, NULL, 0, &err);
+    cr_assert_eq(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), GPP_OK, "%s", err.msg);
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    gpp_pipe *pipe;
+    cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "%s", err.msg);
+    float x[4] = {1, -2, 3, -4}, y[4];
+    gpp_tensor in = {x, GPP_F32, 2, {1, 4}}, out = {y, GPP_F32, 2, {1, 4}};
+    double before = cpu_seconds();
+    cr_assert_eq(gpp_pipe_evaluate(pipe, &in, NULL, &out, NULL, &err), GPP_OK, "%s", err.msg);
+    double used = cpu_seconds() - before;
+    cr_expect_lt(used, 0.2, "a wait of 0.4 s used %.3f s of CPU time", used);
+    gpp_pipe_free(pipe);
+    gpp_model_free(model);
+}
+
 Test(runtime, prints_nothing)
 {
     FILE *heard = tmpfile();
