@@ -240,11 +240,6 @@ static void run_again(loss_rig *r, const struct loss_case *c)
     {                                                                                              \
         .dtype = GPP_F32, .rank = 2, .dim = { n, c }                                               \
     }
-#define IMAGE(c, h, w)                                                                             \
-    {                                                                                              \
-        .dtype = GPP_F32, .rank = 3, .dim = { c, h, w }                                            \
-    }
-
 /* Exponentials of float32 differ in their last bits; what is added is double. */
 #define NEAR 1e-6
 
