@@ -232,62 +232,55 @@ static void run_again(loss_rig *r, const struct loss_case *c)
 
 /* --- against the CPU -------------------------------------------------------------------------- */
 
-#define ROW(c)                                                                                     \
-    {                                                                                              \
-        .dtype = GPP_F32, .rank = 1, .dim = { c }                                                  \
-    }
-#define ROWS(n, c)                                                                                 \
-    {                                                                                              \
-        .dtype = GPP_F32, .rank = 2, .dim = { n, c }                                               \
-    }
 /* Exponentials of float32 differ in their last bits; what is added is double. */
 #define NEAR 1e-6
 
 ParameterizedTestParameters(cuda_losses, are_the_cpus)
 {
     static struct loss_case cases[] = {
-        {"classes of rows", "cross_entropy", ROW(10), 33, NO_WEIGHTS, 0, NEAR},
-        {"two classes", "cross_entropy", ROW(2), 7, NO_WEIGHTS, 0, NEAR},
-        {"one class is certain", "cross_entropy", ROW(1), 7, NO_WEIGHTS, 0, NEAR},
-        {"more classes than a block has threads", "cross_entropy", ROW(1000), 5, NO_WEIGHTS, 0,
+        {"classes of rows", "cross_entropy", VECTOR(10), 33, NO_WEIGHTS, 0, NEAR},
+        {"two classes", "cross_entropy", VECTOR(2), 7, NO_WEIGHTS, 0, NEAR},
+        {"one class is certain", "cross_entropy", VECTOR(1), 7, NO_WEIGHTS, 0, NEAR},
+        {"more classes than a block has threads", "cross_entropy", VECTOR(1000), 5, NO_WEIGHTS, 0,
          NEAR},
-        {"a sum", "cross_entropy reduction=sum", ROW(10), 7, NO_WEIGHTS, 0, NEAR},
-        {"no reduction", "cross_entropy reduction=none", ROW(10), 7, NO_WEIGHTS, 0, NEAR},
-        {"weights of classes", "cross_entropy", ROW(10), 33, WEIGHTS, 0, NEAR},
-        {"some ignored", "cross_entropy", ROW(10), 33, NO_WEIGHTS, 0.4, NEAR},
-        {"a class ignored", "cross_entropy ignore_index=3", ROW(6), 40, WEIGHTS, 0.3, NEAR},
-        {"smoothed", "cross_entropy label_smoothing=0.2", ROW(10), 33, NO_WEIGHTS, 0, NEAR},
-        {"smoothed, weights, ignored", "cross_entropy label_smoothing=0.2", ROW(300), 9, WEIGHTS,
+        {"a sum", "cross_entropy reduction=sum", VECTOR(10), 7, NO_WEIGHTS, 0, NEAR},
+        {"no reduction", "cross_entropy reduction=none", VECTOR(10), 7, NO_WEIGHTS, 0, NEAR},
+        {"weights of classes", "cross_entropy", VECTOR(10), 33, WEIGHTS, 0, NEAR},
+        {"some ignored", "cross_entropy", VECTOR(10), 33, NO_WEIGHTS, 0.4, NEAR},
+        {"a class ignored", "cross_entropy ignore_index=3", VECTOR(6), 40, WEIGHTS, 0.3, NEAR},
+        {"smoothed", "cross_entropy label_smoothing=0.2", VECTOR(10), 33, NO_WEIGHTS, 0, NEAR},
+        {"smoothed, weights, ignored", "cross_entropy label_smoothing=0.2", VECTOR(300), 9, WEIGHTS,
          0.4, NEAR},
-        {"nothing but smoothing", "cross_entropy label_smoothing=1", ROW(5), 9, WEIGHTS, 0.2, NEAR},
-        {"positions of a sequence", "cross_entropy", ROWS(6, 20), 7, WEIGHTS, 0.2, NEAR},
-        {"classes first", "cross_entropy classes=first", ROWS(6, 20), 7, WEIGHTS, 0.2, NEAR},
+        {"nothing but smoothing", "cross_entropy label_smoothing=1", VECTOR(5), 9, WEIGHTS, 0.2,
+         NEAR},
+        {"positions of a sequence", "cross_entropy", MATRIX(6, 20), 7, WEIGHTS, 0.2, NEAR},
+        {"classes first", "cross_entropy classes=first", MATRIX(6, 20), 7, WEIGHTS, 0.2, NEAR},
         {"pixels", "cross_entropy", IMAGE(5, 9, 8), 7, NO_WEIGHTS, 0.2, NEAR},
         {"pixels, weights, smoothed", "cross_entropy label_smoothing=0.1", IMAGE(5, 9, 8), 9,
          WEIGHTS, 0.2, NEAR},
         {"pixels, classes last", "cross_entropy classes=last", IMAGE(5, 9, 8), 3, WEIGHTS, 0.2,
          NEAR},
-        {"no rows", "cross_entropy reduction=sum", ROW(10), 0, NO_WEIGHTS, 0, NEAR},
-        {"all ignored, a sum", "cross_entropy reduction=sum", ROW(10), 7, NO_WEIGHTS, 1, NEAR},
-        {"a mean of nothing is no number", "cross_entropy", ROW(10), 7, NO_WEIGHTS, 1, NEAR},
+        {"no rows", "cross_entropy reduction=sum", VECTOR(10), 0, NO_WEIGHTS, 0, NEAR},
+        {"all ignored, a sum", "cross_entropy reduction=sum", VECTOR(10), 7, NO_WEIGHTS, 1, NEAR},
+        {"a mean of nothing is no number", "cross_entropy", VECTOR(10), 7, NO_WEIGHTS, 1, NEAR},
 
         /* No exponential: the sum's order is all that differs, in double. */
-        {"likelihoods", "nll", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
-        {"likelihoods of many positions", "nll", ROWS(50, 12), 33, WEIGHTS, 0.3, 1e-14},
+        {"likelihoods", "nll", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"likelihoods of many positions", "nll", MATRIX(50, 12), 33, WEIGHTS, 0.3, 1e-14},
         {"likelihoods of pixels", "nll", IMAGE(5, 9, 8), 7, WEIGHTS, 0.2, 1e-14},
-        {"likelihoods, no reduction", "nll reduction=none", ROW(10), 300, WEIGHTS, 0.1, 1e-14},
-        {"no likelihoods", "nll reduction=sum", ROW(10), 0, NO_WEIGHTS, 0, 1e-14},
+        {"likelihoods, no reduction", "nll reduction=none", VECTOR(10), 300, WEIGHTS, 0.1, 1e-14},
+        {"no likelihoods", "nll reduction=sum", VECTOR(10), 0, NO_WEIGHTS, 0, 1e-14},
 
-        {"squares", "mse", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"squares", "mse", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
         {"many squares", "mse reduction=sum", IMAGE(3, 40, 41), 3, NO_WEIGHTS, 0, 1e-14},
-        {"one number", "mse", ROW(1), 1, NO_WEIGHTS, 0, 1e-14},
-        {"no squares", "mse reduction=sum", ROW(10), 0, NO_WEIGHTS, 0, 1e-14},
-        {"sizes", "l1", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
-        {"sizes, no reduction", "l1 reduction=none", ROWS(7, 3), 33, NO_WEIGHTS, 0, 1e-14},
-        {"smooth sizes", "smooth_l1", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
-        {"smooth sizes, near", "smooth_l1 beta=0.25", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
-        {"smooth sizes that are not", "smooth_l1 beta=0", ROW(10), 33, NO_WEIGHTS, 0, 1e-14},
-        {"logits", "bce_with_logits", ROW(10), 33, NO_WEIGHTS, 0, NEAR},
+        {"one number", "mse", VECTOR(1), 1, NO_WEIGHTS, 0, 1e-14},
+        {"no squares", "mse reduction=sum", VECTOR(10), 0, NO_WEIGHTS, 0, 1e-14},
+        {"sizes", "l1", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"sizes, no reduction", "l1 reduction=none", MATRIX(7, 3), 33, NO_WEIGHTS, 0, 1e-14},
+        {"smooth sizes", "smooth_l1", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"smooth sizes, near", "smooth_l1 beta=0.25", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"smooth sizes that are not", "smooth_l1 beta=0", VECTOR(10), 33, NO_WEIGHTS, 0, 1e-14},
+        {"logits", "bce_with_logits", VECTOR(10), 33, NO_WEIGHTS, 0, NEAR},
         {"many logits", "bce_with_logits reduction=sum", IMAGE(3, 40, 41), 3, NO_WEIGHTS, 0, NEAR},
     };
     return cr_make_param_array(struct loss_case, cases, COUNT(cases));
@@ -315,7 +308,7 @@ ParameterizedTest(struct loss_case *c, cuda_losses, are_the_cpus)
 static void check_odd(const char *spec)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 100, -100, 3e38f, -3e38f, 1};
-    struct loss_case c = {.why = "odd", .rows = 10, .y = ROW(10)};
+    struct loss_case c = {.why = "odd", .rows = 10, .y = VECTOR(10)};
     loss_rig r;
     strcpy(c.spec, spec);
     open_loss(&r, &c);
@@ -355,7 +348,7 @@ Test(cuda_losses, of_scores_with_infinities_and_nans_are_the_cpus)
     static const float odd[7][4] = {
         {1, INFINITY, 0, 2}, {-INFINITY, 1, 2, 3},  {NAN, 1, 2, 3},        {1, 2, NAN, 3},
         {-200, 200, 0, 1},   {3e38f, -3e38f, 0, 1}, {-INFINITY, 0, -90, 0}};
-    struct loss_case c = {.why = "odd", .spec = "cross_entropy", .rows = 7, .y = ROW(4)};
+    struct loss_case c = {.why = "odd", .spec = "cross_entropy", .rows = 7, .y = VECTOR(4)};
     loss_rig r;
     cuda_device(GPP__MATH_F32);
     open_loss(&r, &c);
@@ -388,13 +381,13 @@ struct target_case {
 ParameterizedTestParameters(cuda_losses, the_check_says_of_a_target_what_the_cpu_says)
 {
     static struct target_case cases[] = {
-        {"too large", "cross_entropy", ROW(5), 4, 5},
-        {"negative", "cross_entropy", ROW(5), 0, -1},
-        {"of a position", "cross_entropy", ROWS(3, 5), 7, 99},
+        {"too large", "cross_entropy", VECTOR(5), 4, 5},
+        {"negative", "cross_entropy", VECTOR(5), 0, -1},
+        {"of a position", "cross_entropy", MATRIX(3, 5), 7, 99},
         {"of a pixel", "nll", IMAGE(5, 3, 2), 13, 1000000000000},
-        {"of a row", "nll", ROW(5), 6, INT64_MIN},
-        {"ignored is fine", "cross_entropy", ROW(5), 6, -100},
-        {"a class is fine", "nll", ROW(5), 6, 4},
+        {"of a row", "nll", VECTOR(5), 6, INT64_MIN},
+        {"ignored is fine", "cross_entropy", VECTOR(5), 6, -100},
+        {"a class is fine", "nll", VECTOR(5), 6, 4},
     };
     return cr_make_param_array(struct target_case, cases, COUNT(cases));
 }
@@ -449,9 +442,9 @@ static void check_out_of_range(const char *spec, gpp__desc y)
 Test(cuda_losses, a_target_that_is_no_class_counts_as_nothing)
 {
     cuda_device(GPP__MATH_F32);
-    check_out_of_range("cross_entropy", (gpp__desc)ROW(5));
-    check_out_of_range("cross_entropy label_smoothing=0.1", (gpp__desc)ROWS(3, 5));
+    check_out_of_range("cross_entropy", (gpp__desc)VECTOR(5));
+    check_out_of_range("cross_entropy label_smoothing=0.1", (gpp__desc)MATRIX(3, 5));
     check_out_of_range("cross_entropy", (gpp__desc)IMAGE(5, 3, 3));
-    check_out_of_range("nll", (gpp__desc)ROW(5));
+    check_out_of_range("nll", (gpp__desc)VECTOR(5));
     check_out_of_range("nll", (gpp__desc)IMAGE(5, 3, 3));
 }

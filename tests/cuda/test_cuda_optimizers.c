@@ -8,28 +8,14 @@
 #include <string.h>
 
 #include "codelets/attr.h"
-#include "codelets/cuda/update.h"
+#include "codelets/optimizer.h"
 #include "tests/cuda/rig.h"
 
 #define COUNT(table) (sizeof table / sizeof *table)
 
-typedef gpp_status (*update_fn)(struct gpp__cuda *cuda, const void *attr, int64_t t,
-                                const double scalar[], int64_t count, float *param,
-                                const float *grad, const float *factor, float *const state[],
-                                gpp_error *err);
-
-/* By name: built without CUDA, an optimizer does not have it. */
-#define ENTRY(update, factors_of, factors) {#update, update},
-static const struct {
-    char symbol[40];
-    update_fn update;
-} functions[] = {GPP__OPTIMIZER_LIST(ENTRY)};
-#undef ENTRY
-
 /* An optimizer with parameters, gradients and state on both sides. */
 typedef struct update_rig {
     const gpp_optimizer *optimizer;
-    update_fn update;
     void *attr;
     int64_t count;
     int states;
@@ -49,10 +35,7 @@ static void find_optimizer(update_rig *r, const char *spec)
     for (const gpp_optimizer *const *o = gpp__optimizers; *o && !status; o++)
         if (strcmp((*o)->name, name) == 0)
             r->optimizer = *o;
-    for (size_t k = 0; k < COUNT(functions); k++)
-        if (strcmp(functions[k].symbol + strlen("gpp__cuda_update_"), name) == 0)
-            r->update = functions[k].update;
-    cr_assert(r->optimizer && r->update, "%s", spec);
+    cr_assert(r->optimizer && r->optimizer->update_cuda, "%s", spec);
     r->attr = calloc(1, r->optimizer->attr_size);
     cr_assert(!gpp__attr_set(name, r->optimizer->keys, r->attr, given, keys, &r->err), "%s: %s",
               spec, r->err.msg);
@@ -101,9 +84,10 @@ static void update_cuda(update_rig *r, int64_t t, const float *factor)
         cuda_put(r->cuda_factor, factor, sizeof *factor);
     if (r->optimizer->advance)
         r->optimizer->advance(r->attr, t, r->scalar);
-    cr_assert_eq(r->update(cuda_device(GPP__MATH_F32), r->attr, t, r->scalar, r->count, r->cuda_p,
-                           r->cuda_grad, factor ? r->cuda_factor : NULL,
-                           (float *const *)r->cuda_state, &r->err),
+    cr_assert_eq(r->optimizer->update_cuda(cuda_device(GPP__MATH_F32), r->attr, t, r->scalar,
+                                           r->count, r->cuda_p, r->cuda_grad,
+                                           factor ? r->cuda_factor : NULL,
+                                           (float *const *)r->cuda_state, &r->err),
                  GPP_OK, "%s", r->err.msg);
     cuda_wait();
 }
@@ -219,8 +203,9 @@ Test(cuda_optimizers, a_variance_that_rounding_makes_negative_is_nothing)
     test_fill(r.grad, r.count, 31, -1, 1);
     cuda_put(r.cuda_grad, r.grad, (size_t)r.count * sizeof(float));
     for (int64_t t = 1; t <= 60; t++) {
-        cr_assert_eq(r.update(cuda_device(GPP__MATH_F32), r.attr, t, r.scalar, r.count, r.cuda_p,
-                              r.cuda_grad, NULL, (float *const *)r.cuda_state, &r.err),
+        cr_assert_eq(r.optimizer->update_cuda(cuda_device(GPP__MATH_F32), r.attr, t, r.scalar,
+                                              r.count, r.cuda_p, r.cuda_grad, NULL,
+                                              (float *const *)r.cuda_state, &r.err),
                      GPP_OK, "%s", r.err.msg);
         cuda_wait();
         update_cpu(&r, t, 1);
