@@ -755,6 +755,8 @@ Test(data, wrong_scales_and_shapes_change_nothing)
     cr_expect_eq(gpp_array_to_floats(&a, ones, zeros, 3, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_array_to_floats(&a, infinite, ones, 3, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_array_to_floats(NULL, ones, ones, 3, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_array_to_floats(&(gpp_array){0}, NULL, NULL, 1, NULL), GPP_EINVAL,
+                 "an array that could not be read");
     cr_expect_eq(gpp_array_reshape(&a, 1, seven, NULL), GPP_ESHAPE);
     cr_expect_eq(gpp_array_reshape(&a, 2, negative, NULL), GPP_ESHAPE);
     cr_expect_eq(gpp_array_reshape(&a, 3, huge, NULL), GPP_ESHAPE);

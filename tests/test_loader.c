@@ -304,7 +304,7 @@ Test(loader, places_that_are_not_there_are_refused)
 {
     static const struct {
         int64_t epoch, index;
-    } cases[] = {{-1, 0}, {0, -1}, {0, 4}, {2, INT64_MAX}};
+    } cases[] = {{-1, 0}, {0, -1}, {0, 4}, {2, INT64_MAX}, {INT64_MAX, 0}};
     data d = make(10);
     gpp_loader_options o = choose(4, false, false, 2);
     gpp_loader *l = open_loader(&d, &o);
@@ -437,6 +437,8 @@ Test(loader, wrong_options_and_tensors_are_refused)
         {"none lent", "0 mini-batches lent", GPP_EINVAL, L(1, 0, 2, 0), 2, LABELS(4)},
         {"too many lent", "1001 mini-batches lent", GPP_EINVAL, L(1, 0, 2, 1001), 2, LABELS(4)},
         {"a negative epoch", "epoch -1", GPP_EINVAL, O(1, -1, 2), 2, LABELS(4)},
+        {"an epoch that nothing can follow", "epoch 9223372036854775807", GPP_EINVAL,
+         O(1, INT64_MAX, 2), 2, LABELS(4)},
         {"options not initialised", "struct_size is 0", GPP_EINVAL, {0}, 2, LABELS(4)},
         {"no tensors", "0 tensors", GPP_EINVAL, O(1, 0, 2), 0, LABELS(4)},
         {"too many tensors", "17 tensors", GPP_EINVAL, O(1, 0, 2), 17, LABELS(4)},

@@ -439,11 +439,13 @@ gpp_status gpp_array_read_cifar10(const char *const paths[], int count, gpp_arra
         *images = (gpp_array){0};
     if (labels)
         *labels = (gpp_array){0};
-    if (!paths || !images || !labels || count < 1)
-        return gpp__fail(err, GPP_EINVAL,
-                         "reading CIFAR-10: %d files, 1 or more and room for images and labels "
-                         "expected",
-                         paths ? count : 0);
+    if (!paths || !images || !labels)
+        return gpp__fail(err, GPP_EINVAL, "reading CIFAR-10: %s is NULL",
+                         !paths    ? "paths"
+                         : !images ? "images"
+                                   : "labels");
+    if (count < 1)
+        return gpp__fail(err, GPP_EINVAL, "reading CIFAR-10: %d files, 1 or more expected", count);
     images->tensor = (gpp_tensor){NULL, GPP_F32, 4, {0, 3, 32, 32}};
     labels->tensor = (gpp_tensor){NULL, GPP_I64, 1, {0}};
     cifar c = {&images->tensor, &labels->tensor, 0};
@@ -499,6 +501,8 @@ gpp_status gpp_array_to_floats(gpp_array *array, const float mean[], const float
     if (!array || !count_elements(&array->tensor, &count))
         return gpp__fail(err, GPP_EINVAL, "scaling an array: it is NULL or has no valid shape");
     gpp_tensor *t = &array->tensor;
+    if (count && !t->data)
+        return gpp__fail(err, GPP_EINVAL, "scaling an array: it has no data");
     gpp_status status = check_scale(t, mean, std, channels, err);
     if (status)
         return status;
@@ -519,14 +523,22 @@ gpp_status gpp_array_to_floats(gpp_array *array, const float mean[], const float
 
 gpp_status gpp_array_reshape(gpp_array *array, int rank, const int64_t dim[], gpp_error *err)
 {
-    int64_t have, want = 0;
-    if (!array || rank < 0 || rank > GPP_MAX_RANK || (rank && !dim))
+    int64_t have, want;
+    if (!array || (rank && !dim))
+        return gpp__fail(err, GPP_EINVAL, "reshaping an array: %s is NULL",
+                         array ? "dim" : "array");
+    if (rank < 0 || rank > GPP_MAX_RANK)
         return gpp__fail(err, GPP_EINVAL, "reshaping an array to rank %d, 0 to %d expected", rank,
                          GPP_MAX_RANK);
     gpp_tensor t = {array->tensor.data, array->tensor.dtype, rank, {0}};
     for (int k = 0; k < rank; k++)
         t.dim[k] = dim[k];
-    if (!count_elements(&array->tensor, &have) || !count_elements(&t, &want) || have != want)
+    if (!count_elements(&array->tensor, &have) || !count_elements(&t, &want))
+        return gpp__fail(err, GPP_ESHAPE,
+                         "reshaping an array to rank %d: a dimension is negative, or the elements "
+                         "are more than memory can hold",
+                         rank);
+    if (have != want)
         return gpp__fail(err, GPP_ESHAPE,
                          "reshaping an array of %" PRId64 " elements to rank %d with %" PRId64,
                          have, rank, want);

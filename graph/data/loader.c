@@ -30,6 +30,9 @@
 
 enum { MOST_AHEAD = 1000 };
 
+/* A training begins here at the latest: numbers of the epochs that follow must not overflow. */
+#define LAST_EPOCH (INT64_C(1) << 62)
+
 /* --- the order of an epoch -------------------------------------------------------------------- */
 
 /* A uniform number in 0 ... bound-1: the high word of a product with 64 random bits (Lemire, "Fast
@@ -191,8 +194,8 @@ static gpp_status check_options(const gpp_loader_options *o, gpp_error *err)
     if (o->lent < 1 || o->lent > MOST_AHEAD)
         return gpp__fail(err, GPP_EINVAL, "%d mini-batches lent at once, 1 to %d expected", o->lent,
                          MOST_AHEAD);
-    if (o->epoch < 0)
-        return gpp__fail(err, GPP_EINVAL, "epoch %" PRId64 ", 0 or more expected", o->epoch);
+    if (o->epoch < 0 || o->epoch > LAST_EPOCH)
+        return gpp__fail(err, GPP_EINVAL, "epoch %" PRId64 ", 0 to 2^62 expected", o->epoch);
     return GPP_OK;
 }
 
@@ -306,9 +309,11 @@ gpp_status gpp_loader_new(gpp_loader **out, const gpp_tensor tensors[], int coun
     const gpp_loader_options *o = options ? options : &defaults;
     if (out)
         *out = NULL;
-    if (!out || !tensors || count < 1 || count > GPP_MAX_TENSORS)
-        return gpp__fail(err, GPP_EINVAL, "a loader of %d tensors, 1 to %d expected",
-                         tensors ? count : 0, GPP_MAX_TENSORS);
+    if (!out || !tensors)
+        return gpp__fail(err, GPP_EINVAL, "%s is NULL", out ? "tensors" : "loader");
+    if (count < 1 || count > GPP_MAX_TENSORS)
+        return gpp__fail(err, GPP_EINVAL, "a loader of %d tensors, 1 to %d expected", count,
+                         GPP_MAX_TENSORS);
     gpp_status status = check_options(o, err);
     if (status)
         return status;
@@ -384,11 +389,13 @@ gpp_status gpp_loader_next(gpp_loader *l, gpp_tensor batch[], gpp_error *err)
 
 gpp_status gpp_loader_seek(gpp_loader *l, int64_t epoch, int64_t index, gpp_error *err)
 {
-    if (!l || epoch < 0 || index < 0 || index > l->length)
+    if (!l)
+        return gpp__fail(err, GPP_EINVAL, "loader is NULL");
+    if (epoch < 0 || epoch > LAST_EPOCH || index < 0 || index > l->length)
         return gpp__fail(err, GPP_EINVAL,
                          "seeking epoch %" PRId64 ", mini-batch %" PRId64
-                         "; from 0, and 0 to %" PRId64 " expected",
-                         epoch, index, l ? l->length : 0);
+                         "; 0 to 2^62, and 0 to %" PRId64 " expected",
+                         epoch, index, l->length);
     l->epoch = epoch;
     l->index = index;
     pthread_mutex_lock(&l->mutex);

@@ -110,7 +110,7 @@ typedef struct gpp_loader_options {
     bool shuffle;       /* each epoch in an order of its own (gpp_shuffle); else as they stand */
     bool drop_last; /* leave out an epoch's last mini-batch when it is smaller than the others */
     uint64_t seed;  /* of the order */
-    int64_t epoch;  /* to begin with, >= 0 */
+    int64_t epoch;  /* to begin with, 0 to 2^62 */
     int ahead;      /* mini-batches to prepare in advance, 1 to 1000 */
 
     /* How many mini-batches stay valid at once, 1 to 1000. With submitted steps (gpp_pipe_submit)
