@@ -178,8 +178,10 @@ const gpp_model *gpp_pipe_model(const gpp_pipe *p)
 gpp_status gpp_pipe_memory(const gpp_pipe *p, int device, size_t *planned, size_t *peak,
                            gpp_error *err)
 {
-    if (!p || device < 0 || device >= p->recipe->devices)
-        return gpp__fail(err, GPP_EINVAL, "device %d of %d", device, p ? p->recipe->devices : 0);
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    if (device < 0 || device >= p->recipe->devices)
+        return gpp__fail(err, GPP_EINVAL, "device %d of %d", device, p->recipe->devices);
     if (planned)
         *planned = p->device[device].planned;
     if (peak)

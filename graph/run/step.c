@@ -248,11 +248,12 @@ gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const g
 
 gpp_status gpp_pipe_discard(gpp_pipe *p, int pass, gpp_error *err)
 {
-    if (p)
-        gpp__settle(p);
-    int index = p ? kept_index(p, pass) : -1;
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    gpp__settle(p);
+    int index = kept_index(p, pass);
     if (index < 0)
-        return gpp__fail(err, p ? GPP_ESTATE : GPP_EINVAL, "there is no such forward");
+        return gpp__fail(err, GPP_ESTATE, "there is no such forward");
     p->kept.forward[index].used = false;
     return GPP_OK;
 }
