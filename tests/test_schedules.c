@@ -52,17 +52,23 @@ static int place(int kind, int n, int device_of[])
 
 Test(schedules, a_schedule_is_found_by_its_name_and_says_what_it_is)
 {
-    static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "auto"};
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        const gpp__schedule *s = gpp__schedule_find(names[k]);
-        cr_assert_not_null(s, "%s", names[k]);
+    static const struct {
+        const char *name;
+        bool ascending, split;
+    } cases[] = {
+        {"gpipe", false, false}, {"1f1b", true, false}, {"interleaved", true, false},
+        {"zb-h1", true, true},   {"auto", true, true},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const gpp__schedule *s = gpp__schedule_find(cases[k].name);
+        cr_assert_not_null(s, "%s", cases[k].name);
         cr_expect_eq(s, gpp__schedules[k]);
-        cr_expect_str_eq(s->name, names[k]);
+        cr_expect_str_eq(s->name, cases[k].name);
         cr_expect_gt(strlen(s->about), 10);
-        cr_expect_eq(s->ascending, k > 0);
-        cr_expect_eq(s->split, k > 2);
+        cr_expect_eq(s->ascending, cases[k].ascending);
+        cr_expect_eq(s->split, cases[k].split);
     }
-    cr_expect_null(gpp__schedules[sizeof names / sizeof *names]);
+    cr_expect_null(gpp__schedules[sizeof cases / sizeof *cases]);
     cr_expect_null(gpp__schedule_find("1F1B"));
 }
 
