@@ -14,10 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A worker that finds no task polls so many times before it lets others have its core between polls,
- * and so many before it sleeps until a task comes: while a step runs, and between steps. Most waits
- * in a step are short, and a step that follows another at once is to find its workers awake. */
-enum { YIELD_POLLS = 64, BUSY_POLLS = 256, IDLE_POLLS = 2000 };
+/* A worker that finds no task polls so many times, then lets others have its core between polls. */
+enum { YIELD_POLLS = 64 };
+/* While a step runs it sleeps as soon as another thread wants its core, which a yield of more than
+ * this tells. Sleeping on a core that nobody else wants would cost the time it takes to wake up. */
+#define CORE_IS_WANTED 50e-6
+/* Between steps it sleeps after so many polls: a step that follows another at once finds it awake. */
+enum { IDLE_POLLS = 2000 };
 /* A sleeping worker wakes up this often: StarPU may want to stop it or to move data through it. */
 enum { SLEEP_MS = 5 };
 
@@ -112,21 +115,32 @@ static void sleep_unless(worker_state *w, unsigned wakes)
     starpu_worker_relax_off();
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool core_is_wanted(void)
+{
+    double begin = now();
+    sched_yield();
+    return now() - begin > CORE_IS_WANTED;
+}
+
 /* Wait a little for a task. Where there are several memory nodes a worker moves data between polls,
  * so it does not sleep while a step runs. @param wakes  before the worker looked for a task */
 static void wait_for_task(policy_state *s, worker_state *w, unsigned wakes, bool has_lane)
 {
     bool busy = (has_lane && atomic_load(&s->busy)) || atomic_load(&s->others_count);
-    unsigned most = busy ? BUSY_POLLS : IDLE_POLLS;
-    if (++w->polls < YIELD_POLLS)
+    if (++w->polls < YIELD_POLLS || !(busy ? core_is_wanted() : w->polls >= IDLE_POLLS))
         return;
-    if (w->polls < most || !s->may_sleep || (busy && starpu_memory_nodes_get_count() > 1)) {
-        if (busy)
-            sched_yield();
+    if (!s->may_sleep || (busy && starpu_memory_nodes_get_count() > 1))
         return;
-    }
     sleep_unless(w, wakes);
-    w->polls = atomic_load(&w->wakes) == wakes ? most : 0;
+    if (atomic_load(&w->wakes) != wakes)
+        w->polls = 0;
 }
 
 void gpp__policy_busy(unsigned context)
@@ -159,13 +173,6 @@ static int push_other(policy_state *s, struct starpu_task *task)
         if (starpu_worker_can_execute_task_first_impl(w, task, NULL))
             starpu_wake_worker_relax_light((int)w);
     return 0;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static int push_task(struct starpu_task *task)

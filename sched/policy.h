@@ -11,10 +11,11 @@
  * Tasks without a ticket (the application's own) run first come, first served, between ours.
  *
  * A worker that waits for a task polls for a short while, then lets other threads have its core
- * between polls, then sleeps until a task is pushed to it. It polls longer between steps than in
- * one. It does not sleep in a scheduling context inside the application's StarPU, since tasks of the
- * application do not pass through this policy there and could not wake it; nor, while a step runs,
- * where there are several memory nodes, since it moves data between polls.
+ * between polls. It then sleeps until a task is pushed to it: while a step runs, as soon as another
+ * thread wants the core; between steps, after a while. It does not sleep in a scheduling context
+ * inside the application's StarPU, since tasks of the application do not pass through this policy
+ * there and could not wake it; nor, while a step runs, where there are several memory nodes, since it
+ * moves data between polls.
  */
 #ifndef GPP_SCHED_POLICY_H
 #define GPP_SCHED_POLICY_H
