@@ -301,6 +301,7 @@ Test(forecast, wrong_calls_are_refused)
         {"has no times", 6},
         {"no profile was taken on 1 cores", 7},
         {"node_of[0] must be 0 ... 1023", 8},
+        {"profile 0 lacks what it counts", 9},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         gpp_pipe_options o = options(&chain, 1, 4, GPP_CHECKPOINT_NEVER);
@@ -308,6 +309,7 @@ Test(forecast, wrong_calls_are_refused)
         gpp_error err = GPP_ERROR_INIT;
         gpp_forecast *f = (gpp_forecast *)&f;
         int threads = p->threads, what = cases[k].what;
+        gpp_operator_profile *op = p->op;
         o.devices = cores;
         o.device_count = 1;
         list[0] = what == 1 ? strange : p;
@@ -319,13 +321,21 @@ Test(forecast, wrong_calls_are_refused)
         how.bytes_per_us = what == 5 ? -1 : 1;
         how.node_of = what == 8 ? (int[]){-1} : NULL;
         p->threads = what == 6 ? 0 : what == 7 ? 99 : threads;
+        p->op = what == 9 ? NULL : op;
         cr_expect_eq(gpp_forecast_new(&f, model, &o, &how, &err), GPP_EINVAL, "%s",
                      cases[k].message);
         cr_expect(strstr(err.msg, cases[k].message), "expected \"%s\" in \"%s\"", cases[k].message,
                   err.msg);
         cr_expect_null(f);
         p->threads = threads;
+        p->op = op;
     }
+    gpp_pipe_options o = options(&chain, 1, 4, GPP_CHECKPOINT_BUDGET);
+    gpp_profile empty = *p;
+    gpp_pipe *pipe = NULL;
+    empty.op = NULL;
+    o.profile = &empty;
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, NULL), GPP_EINVAL, "times of no operators");
     gpp_profile_free(p);
     gpp_profile_free(strange);
     gpp_model_free(model);

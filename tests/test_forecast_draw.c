@@ -401,6 +401,16 @@ Test(forecast_draw, wrong_calls_are_refused)
     f = good;
     f.devices = 2;
     cr_expect_eq(gpp_forecast_draw(&f, GPP_FORECAST_TEXT, &text, NULL), GPP_EINVAL);
+    for (int what = 0; what < 4; what++) {
+        gpp_error lacks = GPP_ERROR_INIT;
+        f = good;
+        f.device = what == 0 ? NULL : f.device;
+        f.device_of = what == 1 ? NULL : f.device_of;
+        f.task = what == 2 ? NULL : f.task;
+        f.point = what == 3 ? NULL : f.point;
+        cr_expect_eq(gpp_forecast_draw(&f, GPP_FORECAST_SVG, &text, &lacks), GPP_EINVAL);
+        cr_expect_str_eq(lacks.msg, "a forecast lacks what it counts");
+    }
     f = good;
     f.step_ms /= 2;
     cr_expect_eq(gpp_forecast_draw(&f, GPP_FORECAST_SVG, &text, NULL), GPP_EINVAL);

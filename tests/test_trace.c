@@ -522,10 +522,15 @@ Test(trace, a_plan_that_contradicts_itself_is_refused)
 
 Test(trace, a_forecast_that_does_not_fit_leaves_a_trace_alone)
 {
-    gpp_forecast f = planned_step(), other = planned_step(), endless = planned_step();
+    gpp_forecast f = planned_step(), other = planned_step(), endless = planned_step(),
+                 empty = planned_step();
     gpp_trace *t = hand_with(&f);
+    gpp_trace_report *report;
     other.partitions = 3;
     endless.step_ms = INFINITY;
+    empty.task = NULL;
+    cr_expect_eq(gpp_trace_set_forecast(t, &empty, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_trace_report_new(&report, t, &empty, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_trace_set_forecast(t, &other, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_trace_set_forecast(t, &endless, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_trace_set_forecast(NULL, &f, NULL), GPP_EINVAL);

@@ -129,6 +129,8 @@ static gpp_status take_times(gpp__recipe *r, const gpp_profile *profile, gpp_err
                          "the profile is of another model: it has %d layers of %d operators, the "
                          "model %d of %d",
                          profile->layers, profile->operators, r->model->count, r->network->nodes);
+    if (nodes && !profile->op)
+        return gpp__fail(err, GPP_EINVAL, "the profile lacks what it counts");
     r->op = malloc((nodes + 1) * sizeof *r->op);
     if (!r->op)
         return gpp__fail(err, GPP_ENOMEM, "times of %zu operators", nodes);

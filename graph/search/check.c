@@ -61,6 +61,8 @@ static gpp_status check_profiles(const gpp_model *model, const gpp_forecast_opti
             return gpp__fail(err, GPP_EINVAL,
                              "profile %d is of another model: it has %d layers, the model %d", k,
                              o->profile[k]->layers, model->count);
+        if (!o->profile[k]->layer || !o->profile[k]->op)
+            return gpp__fail(err, GPP_EINVAL, "profile %d lacks what it counts", k);
         if (gpp__profile_rows(o->profile[k]) < 1)
             return gpp__fail(err, GPP_EINVAL, "profile %d is of no rows", k);
     }

@@ -86,6 +86,8 @@ static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, in
                          "profile %d is of another model: it has %d layers of %d operators, the "
                          "model %d of %d",
                          k, p->layers, p->operators, model->count, n->nodes);
+    if ((p->layers && !p->layer) || (p->operators && !p->op))
+        return gpp__fail(err, GPP_EINVAL, "profile %d lacks what it counts", k);
     for (int q = 0; q < n->nodes; q++)
         if (p->op[q].layer != n->node[q].index || strcmp(p->op[q].name, n->node[q].op->name) != 0)
             return gpp__fail_layer(err, GPP_EINVAL, n->node[q].index,

@@ -191,6 +191,9 @@ static gpp_status check(const gpp_forecast *f, char *const *text, gpp_error *err
     if (!gpp_checkpoint_name(f->checkpoint))
         return gpp__fail(err, GPP_EINVAL, "a forecast with no checkpoint mode: %d",
                          (int)f->checkpoint);
+    if (!f->device || (f->partitions > 0 && !f->device_of) || (f->tasks > 0 && !f->task) ||
+        (f->points > 0 && !f->point))
+        return gpp__fail(err, GPP_EINVAL, "a forecast lacks what it counts");
     for (int k = 0; k < f->tasks; k++) {
         const gpp_forecast_task *t = &f->task[k];
         if (t->device < 0 || t->device >= f->devices || !(t->start_ms >= 0) ||

@@ -38,8 +38,11 @@ gpp_status gpp__trace_plan(const gpp_forecast *f, int partitions, gpp_trace_plan
                            gpp_error *err)
 {
     size_t n = (size_t)partitions, most = GPP__KINDS * n;
-    gpp_trace_plan *all = *plan = calloc(most, sizeof *all);
+    *plan = NULL;
     *plans = 0;
+    if (f->tasks < 0 || (f->tasks && !f->task))
+        return gpp__fail(err, GPP_EINVAL, "a forecast lacks what it counts");
+    gpp_trace_plan *all = *plan = calloc(most, sizeof *all);
     if (!all)
         return gpp__fail(err, GPP_ENOMEM, "a plan of %d partitions", partitions);
     add_up(f, all, partitions);
