@@ -29,7 +29,7 @@ fi
 log=build/release.log
 mkdir -p build
 echo "Building build/release (messages go to $log)"
-if ! { cmake --preset release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_BENCH=OFF &&
+if ! { cmake --preset release -DGRIDPIPE_TESTS=OFF -DGRIDPIPE_BENCH=OFF -DGRIDPIPE_EXAMPLES=ON &&
     cmake --build --preset release --parallel "$(nproc)"; } >"$log" 2>&1; then
     tail -n 40 "$log" >&2
     exit 1
