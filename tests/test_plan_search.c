@@ -367,8 +367,8 @@ Test(plan_search, a_smaller_limit_is_kept_and_never_makes_it_faster)
     bool seen[4] = {false};
     gpp_plan_free(t);
     cr_assert_gt(most, 2 * least);
-    for (int k = 12; k >= 0; k--) {
-        r.pipe.memory_limit = least + (most - least) * (size_t)k / 12;
+    for (int k = 6; k >= 0; k--) {
+        r.pipe.memory_limit = least + (most - least) * (size_t)k / 6;
         t = search(&r);
         const gpp_candidate *c = &t->candidate[t->best];
         cr_expect(c->fits);

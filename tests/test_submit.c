@@ -1413,7 +1413,7 @@ Test(submit, a_steady_state_with_steps_in_flight_allocates_nothing)
         size_t peak[2] = {0, 0};
         for (int k = 0; k < ahead; k++)
             b[k] = test_batch_new(p, 16, (uint64_t)k);
-        for (int k = 0; k < 40; k++) {
+        for (int k = 0; k < 28; k++) {
             test_batch *now = &b[k % ahead];
             atomic_store(&own_calls, 0);
             atomic_store(&counting, k >= 4 * ahead);
