@@ -433,7 +433,7 @@ Test(plan_search, when_nothing_fits_the_least_limit_and_the_largest_batch_that_d
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         rig r;
-        rig_init(&r, cases[k].sample, 20, 5, even_price);
+        rig_init(&r, cases[k].sample, 12, 3, even_price);
         r.plan.forecast.timeout_ms = 0; /* other mini-batches have other rows: in proportion */
         use_devices(&r, cases[k].devices);
         r.plan.any_checkpoint = cases[k].any;
