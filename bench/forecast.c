@@ -113,7 +113,7 @@ static size_t half_of_all(const arrangement *a)
     o.checkpoint = GPP_CHECKPOINT_NEVER;
     o.activation_limit = 0;
     o.profile = NULL;
-    bench_check(gpp__recipe_new(&recipe, a->model, &o, NULL, NULL, &err), &err);
+    bench_check(gpp__recipe_new(&recipe, a->model, &o, NULL, &err), &err);
     gpp__program_cache programs = {.recipe = recipe};
     bench_check(
         gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, &err),
@@ -141,7 +141,7 @@ static size_t enough(arrangement a, size_t limit)
         gpp__recipe *recipe;
         gpp__plan *plan;
         a.options.activation_limit = limit;
-        bench_check(gpp__recipe_new(&recipe, a.model, &a.options, NULL, NULL, &err), &err);
+        bench_check(gpp__recipe_new(&recipe, a.model, &a.options, NULL, &err), &err);
         gpp__program_cache programs = {.recipe = recipe};
         status =
             gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, NULL);

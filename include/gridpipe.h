@@ -20,6 +20,7 @@
 
 #include <gridpipe/balance.h>
 #include <gridpipe/base.h>
+#include <gridpipe/comm.h>
 #include <gridpipe/data.h>
 #include <gridpipe/error.h>
 #include <gridpipe/file.h>

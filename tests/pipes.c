@@ -76,7 +76,7 @@ static bool has_room(const gpp_model *model, const gpp_pipe_options *o, int64_t 
     gpp_error err = GPP_ERROR_INIT;
     gpp__batch batch = {{rows}};
     bool fits = true;
-    cr_assert_eq(gpp__recipe_new(&recipe, model, o, NULL, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__recipe_new(&recipe, model, o, NULL, &err), GPP_OK, "%s", err.msg);
     gpp__program_cache programs = {.recipe = recipe};
     unsigned train = gpp__recipe_training(recipe);
     unsigned passes[] = {train, (train & ~(unsigned)GPP__DO_UPDATE) | GPP__DO_GRAD_INPUT};

@@ -212,7 +212,7 @@ static gpp__recipe *plan_of(const test_model *m, size_t limit, gpp__program_cach
     gpp__recipe *recipe;
     gpp__batch rows = {{10}};
     o.loss = m->loss;
-    cr_assert_eq(gpp__recipe_new(&recipe, model, &o, NULL, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp__recipe_new(&recipe, model, &o, NULL, &err), GPP_OK, "%s", err.msg);
     gpp_model_free(model);
     *programs = (gpp__program_cache){.recipe = recipe};
     cr_assert_eq(gpp__step_plan_init(e, programs, NULL, gpp__recipe_training(recipe), &rows, &err),

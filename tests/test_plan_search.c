@@ -89,7 +89,7 @@ static void find_cores(rig *r)
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     check(test_set_input(two, 1, &err), &err);
     o.partitions = 2;
-    check(gpp__recipe_new(&r->plain, two, &o, NULL, NULL, &err), &err);
+    check(gpp__recipe_new(&r->plain, two, &o, NULL, &err), &err);
     const gpp__recipe *p = r->plain;
     if (p->devices < 2)
         cr_skip_test("one core: no two devices");
@@ -480,7 +480,7 @@ static size_t most_bytes(const rig *r, int first)
     o.partitions = 2;
     o.balance = balance;
     o.chunks = r->plan.chunks;
-    check(gpp__recipe_new(&recipe, r->model, &o, NULL, NULL, &err), &err);
+    check(gpp__recipe_new(&recipe, r->model, &o, NULL, &err), &err);
     gpp__program_cache programs = {.recipe = recipe};
     check(gpp__step_plan_only(&plan, &programs, NULL, gpp__recipe_training(recipe), &rows, &err),
           &err);
@@ -642,7 +642,7 @@ Test(plan_search, without_a_list_devices_are_those_a_pipe_is_given)
         gpp_pipe_options o = r.pipe;
         gpp__recipe *p;
         o.partitions = c->partitions;
-        check(gpp__recipe_new(&p, r.model, &o, NULL, NULL, &err), &err);
+        check(gpp__recipe_new(&p, r.model, &o, NULL, &err), &err);
         cr_expect_eq(c->devices, p->devices);
         for (int j = 0; j < c->partitions; j++)
             cr_expect_str_eq(c->device[j], p->device_name[p->device_of[j]]);

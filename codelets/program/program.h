@@ -54,11 +54,13 @@ typedef struct gpp__stage {
  * @param before   NULL: blocks of its own; else its parts of the blocks begin where those of
  * `before` end, which must stay where it is. Operators may share parameters with operators of
  *                 stages in that chain
- * @param rows     the usual micro-batch, by which stores choose their layout
+ * @param rows     the usual micro-batch, by which stores choose their layout. GPP__NO_STORES: the
+ *                 stage only tells its ports and the offsets of its parameters; it runs elsewhere
  * @param cuda     device to prepare kernels for, from this thread; NULL: CPU cores
  * @return GPP_OK, GPP_EUNSUPPORTED (an operator that has no kernels for the device), GPP_ENOMEM,
  * ...
  */
+enum { GPP__NO_STORES = -1 };
 gpp_status gpp__stage_init(gpp__stage *stage, const gpp__network *network, int first, int count,
                            gpp__stage *before, int64_t rows, struct gpp__cuda *cuda,
                            gpp_error *err);

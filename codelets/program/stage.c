@@ -54,8 +54,9 @@ static gpp_status init_store(gpp__stage *s, int k, int64_t rows, gpp_error *err)
     const gpp__layer *l = &s->layer[k];
     const gpp__kernels *kernels = gpp__stage_kernels(s, l);
     s->store[k] = (gpp__store){.layer = l, .grad_bytes = l->param_bytes, .cuda = s->cuda};
-    return kernels->store_init ? kernels->store_init(&s->store[k], rows > 0 ? rows : 1, err)
-                               : GPP_OK;
+    return kernels->store_init && rows != GPP__NO_STORES
+               ? kernels->store_init(&s->store[k], rows > 0 ? rows : 1, err)
+               : GPP_OK;
 }
 
 /* Only programs on CPU cores can tell what is absent: elsewhere the host would read memory that

@@ -299,21 +299,24 @@ static gpp_status output(gpp__cell *c, void *buffers[], const gpp__run *run)
 
 typedef gpp_status (*cell_fn)(gpp__cell *c, void *buffers[], const gpp__run *run);
 
-static void work(gpp__cell *c, void *buffers[], cell_fn fn)
+static bool has_stopped(const gpp__cell *c)
 {
-    if (c->clock > atomic_load(&c->job->stop_clock) || c->job->run > atomic_load(c->job->failed))
+    return c->clock > atomic_load(&c->job->stop_clock) || c->job->run > atomic_load(c->job->failed);
+}
+
+static void work(gpp__cell *c, void *buffers[], cell_fn fn, const gpp__run *run, gpp_error *error)
+{
+    if (has_stopped(c))
         return;
     go_home(c->device);
-    gpp_error error = GPP_ERROR_INIT;
-    gpp__run run = cell_run(c, &error);
-    if (run.mover)
-        run.mover->begin(&run);
-    gpp_status status = fn(c, buffers, &run);
+    if (run->mover)
+        run->mover->begin(run);
+    gpp_status status = fn(c, buffers, run);
     if (status == GPP_OK)
-        status = gpp__moved(&run);
+        status = gpp__moved(run);
     c->end = gpp__cell_now();
     if (status != GPP_OK)
-        gpp__cell_failed(c, status, &error);
+        gpp__cell_failed(c, status, error);
 }
 
 gpp_status gpp__cell_inspect(gpp__cell *c, const gpp__run *run, const void *from, size_t bytes,
@@ -344,9 +347,15 @@ static void run_cell(gpp__cell *c, void *buffers[], cell_fn fn)
     c->start = c->end = gpp__cell_now();
     c->updated = false;
     c->inspect = NULL;
+    gpp_error error = GPP_ERROR_INIT;
+    gpp__run run = cell_run(c, &error);
     /* Either the thread that stops the job sees this, or this cell sees that the job is stopped. */
     atomic_store(&c->begun, c->job->run);
-    work(c, buffers, fn);
+    if (c->notes)
+        gpp__cell_hear(c, buffers);
+    work(c, buffers, fn, &run, &error);
+    if (c->notes)
+        gpp__cell_tell(c, buffers, &run);
     atomic_store_explicit(&c->ended, c->job->run, memory_order_release);
 }
 

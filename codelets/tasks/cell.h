@@ -94,6 +94,12 @@ typedef struct gpp__job {
     uint64_t run; /* number of this step, from 1, ascending in the order of submission */
     atomic_uint_fast64_t *failed; /* number of the first step that has failed; later steps do
                                      nothing. Shared by all jobs of a pipe; UINT64_MAX: none has */
+    uint64_t settled; /* failures of steps up to this number were reported before this step began */
+
+    /* Where other ranks take part. */
+    atomic_uint_fast64_t *ended_here; /* counts tasks that have ended; NULL: nobody asks */
+    uint64_t (*moves)(void *arg);     /* tasks that have ended on all ranks; NULL: no other ranks */
+    void *moves_arg;
 } gpp__job;
 
 struct gpp__cell;
@@ -115,6 +121,7 @@ typedef struct gpp__cell {
     const gpp__access *access; /* [accesses] what the task's buffers are */
     double start, end;         /* seconds, CLOCK_MONOTONIC; equal when it did not run */
     int worker;                /* that ran it */
+    bool notes;                /* some of its buffers have notes */
     void *result; /* [GPP__RESULT_BYTES] page-locked memory for an inspected value; NULL: cores */
     gpp__inspector inspect; /* called when the device is done; NULL: there is nothing to inspect */
     atomic_uint_fast64_t begun, ended; /* last run of the job in which the cell began, and ended */
@@ -145,7 +152,7 @@ void gpp__cell_done(void *cell);
 void gpp__job_finished(gpp__job *job);
 /** Wait for all tasks. @return the step's status; a failure is copied to `err` */
 gpp_status gpp__job_wait(gpp__job *job, gpp_error *err);
-/** Wait until all tasks have ended, or until none has ended for so many seconds.
+/** Wait until all tasks have ended, or until none has ended, on any rank, for so many seconds.
  * @return whether all have ended */
 bool gpp__job_wait_while_moving(gpp__job *job, double seconds);
 

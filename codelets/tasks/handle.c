@@ -13,6 +13,7 @@
 #include <starpu.h>
 
 #include "codelets/cuda/current.h"
+#include "codelets/tasks/note.h"
 
 typedef struct buffer_interface {
     uintptr_t ptr; /* starpu_interface_copy takes this and an offset, which is 0 here */
@@ -300,7 +301,8 @@ gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp
 {
     assert(b->fetches && bytes <= b->bytes && (data || !bytes));
     if (starpu_data_acquire_on_node(b->handle, STARPU_MAIN_RAM, STARPU_W))
-        return gpp__fail(err, GPP_ERUNTIME, "a tensor for a device cannot be acquired here (inside a task?)");
+        return gpp__fail(err, GPP_ERUNTIME,
+                         "a tensor for a device cannot be acquired here (inside a task?)");
     b->source = (uintptr_t)data;
     b->source_bytes = bytes;
     buffer_interface *i = starpu_data_get_interface_on_node(b->handle, STARPU_MAIN_RAM);
@@ -320,4 +322,20 @@ void gpp__handle_wait(gpp__handle *b)
 char *gpp__handle_pointer(void *interface)
 {
     return (char *)((buffer_interface *)interface)->ptr;
+}
+
+static gpp__note *note_of(const buffer_interface *i)
+{
+    bool has = i->owner->noted && i->ptr;
+    return has ? (gpp__note *)(i->ptr + i->bytes - GPP__NOTE_BYTES) : NULL;
+}
+
+gpp__note *gpp__handle_note(void *interface)
+{
+    return note_of(interface);
+}
+
+const gpp__note *gpp__handle_host_note(void *interface)
+{
+    return note_of(any_interface(((buffer_interface *)interface)->owner->handle));
 }

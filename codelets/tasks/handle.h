@@ -32,6 +32,7 @@ typedef struct gpp__handle {
         uintptr_t reserved; /* memory on that node, taken at registration; 0: none */
         atomic_bool in_use; /* StarPU has it */
     } charge[2];
+    bool noted;           /* ends with a note (note.h) */
     bool fetches;         /* its memory on the host is the caller's */
     uintptr_t source;     /* where that is; 0: there is none */
     size_t source_bytes;  /* <= bytes; so many are copied */
@@ -64,5 +65,10 @@ void gpp__handle_wait(gpp__handle *b);
 
 /** Inside a task: where its k-th buffer is. */
 char *gpp__handle_pointer(void *interface);
+/** Inside a task: where the buffer's note is, in the memory of the task's device; NULL: it has
+ * none. */
+struct gpp__note *gpp__handle_note(void *interface);
+/** The note in the host's memory, if the buffer has a copy there; else NULL. */
+const struct gpp__note *gpp__handle_host_note(void *interface);
 
 #endif

@@ -26,6 +26,11 @@ gpp_status gpp__cell_inspect(gpp__cell *cell, const gpp__run *run, const void *f
  * @return false: the step has been stopped, and the update must not change anything */
 bool gpp__job_begin_update(gpp__job *job, int clock);
 
+/** Look at the notes in the cell's buffers: whether what it reads comes from a step that has failed. */
+void gpp__cell_hear(const gpp__cell *cell, void *buffers[]);
+/** Leave notes in the buffers that the cell writes. */
+void gpp__cell_tell(const gpp__cell *cell, void *buffers[], const gpp__run *run);
+
 /** Note in the job that the cell has failed. `error` gets a message if it has none. */
 void gpp__cell_failed(gpp__cell *cell, gpp_status status, gpp_error *error);
 

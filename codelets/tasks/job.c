@@ -5,7 +5,9 @@
 #include <limits.h>
 #include <time.h>
 
+#include "codelets/move.h"
 #include "codelets/tasks/internal.h"
+#include "codelets/tasks/note.h"
 
 double gpp__cell_now(void)
 {
@@ -55,14 +57,22 @@ void gpp__job_finished(gpp__job *job)
 
 void gpp__cell_finished(void *cell)
 {
-    gpp__job_finished(((gpp__cell *)cell)->job);
+    gpp__job *job = ((gpp__cell *)cell)->job;
+    if (job->ended_here)
+        atomic_fetch_add(job->ended_here, 1);
+    gpp__job_finished(job);
+}
+
+static void fail_from(const gpp__job *job, uint64_t run)
+{
+    uint64_t failed = atomic_load(job->failed);
+    while (run < failed && !atomic_compare_exchange_weak(job->failed, &failed, run))
+        ;
 }
 
 static void fail_later(const gpp__job *job)
 {
-    uint64_t failed = atomic_load(job->failed);
-    while (job->run < failed && !atomic_compare_exchange_weak(job->failed, &failed, job->run))
-        ;
+    fail_from(job, job->run);
 }
 
 void gpp__job_stop(gpp__job *job)
@@ -115,13 +125,17 @@ bool gpp__job_wait_while_moving(gpp__job *job, double seconds)
     enum { CHECKS = 16 };
     pthread_mutex_lock(&job->lock);
     size_t left = job->left;
+    uint64_t moves = job->moves ? job->moves(job->moves_arg) : 0, moved = moves;
     double since = gpp__cell_now(), now = since;
     while (job->left && now - since < seconds) {
         struct timespec until = time_of(now + seconds / CHECKS);
         pthread_cond_timedwait(&job->done, &job->lock, &until);
         now = gpp__cell_now();
-        if (job->left != left) {
+        if (job->moves)
+            moved = job->moves(job->moves_arg);
+        if (job->left != left || moved != moves) {
             left = job->left;
+            moves = moved;
             since = now;
         }
     }
@@ -129,22 +143,72 @@ bool gpp__job_wait_while_moving(gpp__job *job, double seconds)
     return left == 0;
 }
 
+static void note_failure(gpp__job *job, int clock, const gpp_error *error)
+{
+    pthread_mutex_lock(&job->lock);
+    if (clock < job->error_clock ||
+        (clock == job->error_clock && error->partition < job->error.partition)) {
+        job->error = *error;
+        job->error_clock = clock;
+        atomic_store(&job->stop_clock, clock);
+        fail_later(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
 void gpp__cell_failed(gpp__cell *c, gpp_status status, gpp_error *error)
 {
-    gpp__job *job = c->job;
     if (error->code == GPP_OK)
         gpp__fail(error, status, "micro-batch %d of partition %d: %s", c->i, c->j,
                   gpp_status_text(status));
     error->micro_batch = c->i;
     error->partition = c->j;
+    note_failure(c->job, c->clock, error);
+}
+
+/* --- notes ------------------------------------------------------------------------------------ */
+
+/* A note may be older than this step: a failure that was reported does not count any more. */
+static void hear(gpp__job *job, const gpp__note *note)
+{
+    if (!note || !note->failed || note->failed <= job->settled || note->failed > job->run)
+        return;
+    if (note->failed == job->run)
+        note_failure(job, note->clock, &note->error);
+    else
+        fail_from(job, note->failed);
+}
+
+void gpp__cell_hear(const gpp__cell *c, void *buffers[])
+{
+    for (int a = 0; a < c->accesses; a++)
+        if (c->access[a].mode == GPP__READ || c->access[a].mode == GPP__READWRITE)
+            hear(c->job, c->device->mover ? gpp__handle_host_note(buffers[a])
+                                          : gpp__handle_note(buffers[a]));
+}
+
+static void write_note(gpp__job *job, gpp__note *note)
+{
+    uint64_t failed = atomic_load(job->failed);
+    note->failed = failed <= job->run ? failed : 0;
+    if (note->failed != job->run)
+        return;
     pthread_mutex_lock(&job->lock);
-    bool earlier = c->clock < job->error_clock ||
-                   (c->clock == job->error_clock && c->j < job->error.partition);
-    if (earlier) {
-        job->error = *error;
-        job->error_clock = c->clock;
-        atomic_store(&job->stop_clock, c->clock);
-        fail_later(job);
-    }
+    note->clock = job->error_clock;
+    note->error = job->error;
     pthread_mutex_unlock(&job->lock);
+}
+
+void gpp__cell_tell(const gpp__cell *c, void *buffers[], const gpp__run *run)
+{
+    for (int a = 0; a < c->accesses; a++) {
+        bool writes = c->access[a].mode == GPP__WRITE || c->access[a].mode == GPP__READWRITE;
+        gpp__note *note = writes ? gpp__handle_note(buffers[a]) : NULL;
+        gpp__note ours = {.clock = 0};
+        if (!note)
+            continue;
+        write_note(c->job, run->mover ? &ours : note);
+        if (run->mover)
+            gpp__copy_bytes(run, (char *)note, (const char *)&ours, sizeof ours);
+    }
 }

@@ -171,8 +171,9 @@ static gpp_status choose_all(const gpp__recipe *r, const gpp__plan_choice *choic
 {
     gpp_status status = GPP_OK;
     for (int j = 0; status == GPP_OK && j < r->partitions; j++)
-        status = choose_script(r, choice, j, full, last, m, limit[j], err);
-    return status;
+        if (gpp__recipe_holds(r, j))
+            status = choose_script(r, choice, j, full, last, m, limit[j], err);
+    return gpp__program_sets_share(r, full, last, status, err);
 }
 
 static size_t limit_of(const gpp__recipe *r, const gpp__plan_choice *choice, int d)
@@ -242,7 +243,9 @@ gpp_status gpp__budget_choose(const gpp__recipe *r, const gpp__plan_choice *choi
 {
     size_t *limit = malloc((size_t)r->partitions * sizeof *limit);
     if (!limit)
-        return gpp__fail(err, GPP_ENOMEM, "limits of %d partitions", r->partitions);
+        return gpp__program_sets_share(
+            r, full, last, gpp__fail(err, GPP_ENOMEM, "limits of %d partitions", r->partitions),
+            err);
     for (int j = 0; j < r->partitions; j++)
         limit[j] = choice->activation_limit ? choice->activation_limit : SIZE_MAX / 4;
     gpp_status status = choose_all(r, choice, full, last, m, limit, err);

@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "codelets/tasks/note.h"
+
 const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
@@ -113,18 +115,31 @@ static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
     }
 }
 
-/* A size that cannot be rounded up becomes 0 bytes, which count_bytes refuses. */
-static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
+static bool are_apart(const gpp__plan_maker *p, int a, int b)
 {
     const int *node_of = p->spec->node_of;
+    return (node_of && node_of[a] != node_of[b]) ||
+           gpp__plan_rank(p->plan, a) != gpp__plan_rank(p->plan, b);
+}
+
+bool gpp__plan_has_note(const gpp__plan *plan, const gpp__buffer *b)
+{
+    if (b->cls == GPP__EDGE)
+        return b->other >= 0 && gpp__plan_rank(plan, b->other) != gpp__plan_rank(plan, b->device);
+    return plan->rank_of && (b->cls == GPP__NORMS || b->cls == GPP__GATE);
+}
+
+/* A size that cannot be rounded up becomes 0 bytes, which gpp__plan_count refuses. */
+static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
+{
     gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
     b.bytes = gpp__align(bytes_of(p, cls, j));
     b.device = device_of(p, cls, j);
-    if (cls == GPP__EDGE && node_of) {
-        int producer = gpp__edge_producer(p, j);
-        if (node_of[producer] != node_of[b.device])
-            b.other = producer;
-    }
+    if (cls == GPP__EDGE && are_apart(p, gpp__edge_producer(p, j), b.device))
+        b.other = gpp__edge_producer(p, j);
+    if (gpp__plan_has_note(p->plan, &b) &&
+        !gpp__add(b.bytes, b.bytes ? GPP__NOTE_BYTES : 0, &b.bytes))
+        b.bytes = 0;
     return b;
 }
 
@@ -211,7 +226,19 @@ static bool count_bytes(gpp__plan *plan)
         if (b->other >= 0 && !gpp__add(plan->bytes[b->other], b->bytes, &plan->bytes[b->other]))
             return false;
     }
+    for (size_t k = 0; k < plan->copies; k++) {
+        size_t *sum = &plan->bytes[plan->copy[k].device];
+        if (!gpp__add(*sum, plan->buffer[plan->copy[k].buffer].bytes, sum))
+            return false;
+    }
     return true;
+}
+
+gpp_status gpp__plan_count(gpp__plan_maker *p, gpp_error *err)
+{
+    return count_bytes(p->plan)
+               ? GPP_OK
+               : gpp__fail(err, GPP_ENOMEM, "a device needs more bytes than can be counted");
 }
 
 gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
@@ -231,8 +258,6 @@ gpp_status gpp__plan_buffers(gpp__plan_maker *p, gpp_error *err)
     }
     make_buffers(p, &x);
     refer_to_buffers(p, &x);
-    if (!count_bytes(p->plan))
-        status = gpp__fail(err, GPP_ENOMEM, "a device needs more bytes than can be counted");
 release:
     free(x.at);
     return status;

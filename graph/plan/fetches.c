@@ -6,7 +6,8 @@ enum { HOST_NODE = 0 }; /* memory node of the caller's memory */
 /* The device does not reach the caller's memory. */
 static bool has_to_fetch(const gpp__recipe *r, const int node_of[], int j)
 {
-    return r->stage[j].cuda && node_of[r->device_of[j]] != HOST_NODE;
+    int d = r->device_of[j];
+    return gpp__recipe_on_gpu(r, d) && node_of[d] != HOST_NODE;
 }
 
 const gpp__value *gpp__model_input(const gpp__recipe *r, int j, int k)
@@ -60,7 +61,7 @@ int gpp__fetches_find(const gpp__recipe *r, const int node_of[], const gpp__prog
 {
     int count = 0, end = r->partitions - 1;
     for (int j = 0; j <= end; j++) {
-        const gpp__port *port = gpp__program_get_info(full->program[j])->in;
+        const gpp__port *port = gpp__set_in(r, full, j);
         for (int k = 0; has_to_fetch(r, node_of, j) && k < r->stage[j].ins; k++) {
             const gpp__value *v = gpp__model_input(r, j, k);
             if (v)

@@ -6,6 +6,7 @@
  *   access.c   what each task reads and writes
  *   slots.c    which items share a buffer
  *   buffers.c  the buffers behind the items, and bytes
+ *   messages.c what goes from rank to rank
  *
  * An *item* is what one task hands to another inside a step:
  *
@@ -82,8 +83,14 @@ gpp_status gpp__plan_access(gpp__plan_maker *maker, gpp_error *err);
 /** Give every item a slot. */
 gpp_status gpp__plan_slots(gpp__plan_maker *maker, gpp_error *err);
 
-/** Make the buffers, point accesses to them, count bytes. */
+/** Make the buffers, and point accesses to them. */
 gpp_status gpp__plan_buffers(gpp__plan_maker *maker, gpp_error *err);
+
+/** Find the messages between ranks and the copies they need. */
+gpp_status gpp__plan_messages(gpp__plan_maker *maker, gpp_error *err);
+
+/** Count the bytes of all buffers and copies. */
+gpp_status gpp__plan_count(gpp__plan_maker *maker, gpp_error *err);
 
 /* --- edges ------------------------------------------------------------------------------------ */
 

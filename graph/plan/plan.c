@@ -3,7 +3,8 @@
  *
  * To make a plan, the spec is checked and its edges are sorted by their ends. Then come the
  * schedule's table, its tasks in an order of submission (order.c), what they access (access.c),
- * which items share a buffer (slots.c), and the buffers (buffers.c).
+ * which items share a buffer (slots.c), the buffers (buffers.c), and the messages between ranks
+ * (messages.c).
  */
 #include "graph/plan/internal.h"
 
@@ -42,6 +43,13 @@ static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
     for (int j = 0; j < p->n; j++)
         p->plan->trains[j] = p->spec->stage[j].trains;
     memcpy(p->plan->device_of, p->shape.device_of, (size_t)p->n * sizeof *p->plan->device_of);
+    if (p->spec->rank_of) {
+        size_t bytes = (size_t)p->shape.devices * sizeof *p->plan->rank_of;
+        p->plan->rank_of = malloc(bytes);
+        if (!p->plan->rank_of)
+            return gpp__fail(err, GPP_ENOMEM, "plan of %d devices", p->shape.devices);
+        memcpy(p->plan->rank_of, p->spec->rank_of, bytes);
+    }
     p->shape.device_of = p->plan->device_of;
     p->shape.trains = p->plan->trains;
     p->last_device = p->shape.device_of[p->n - 1];
@@ -279,7 +287,11 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
         status = gpp__plan_access(p, err);
     if (status == GPP_OK)
         status = gpp__plan_slots(p, err);
-    return status == GPP_OK ? gpp__plan_buffers(p, err) : status;
+    if (status == GPP_OK)
+        status = gpp__plan_buffers(p, err);
+    if (status == GPP_OK)
+        status = gpp__plan_messages(p, err);
+    return status == GPP_OK ? gpp__plan_count(p, err) : status;
 }
 
 gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error *err)
@@ -318,6 +330,9 @@ void gpp__plan_free(gpp__plan *plan)
     free(plan->access);
     free(plan->edge);
     free(plan->fetch);
+    free(plan->rank_of);
+    free(plan->message);
+    free(plan->copy);
     free(plan->task);
     free(plan->trains);
     free(plan->device_of);

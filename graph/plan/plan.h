@@ -75,6 +75,7 @@ typedef struct gpp__plan_spec {
     const gpp__fetch *fetch; /* [fetches] by ascending partition */
     int fetches;
     const int *node_of; /* [devices] memory node; NULL: all share one */
+    const int *rank_of; /* [devices] rank; NULL: all are on one. Ranks share no memory */
     int window; /* without backward: how many micro-batches a partition may run ahead of the next;
                    0: any number */
     bool wait_for_all;   /* U's wait for the step's last backward, since something may fail */
@@ -112,8 +113,20 @@ typedef struct gpp__buffer {
     int32_t j, slot;
     int32_t device; /* to which its bytes count */
     int32_t other;  /* the device on another memory node that holds a second copy; -1: none */
-    size_t bytes;
+    size_t bytes;   /* with the note, where other ranks may read it (codelets/tasks/note.h) */
 } gpp__buffer;
+
+/** What a task has written goes to another rank, which reads it next. It has the same buffer. */
+typedef struct gpp__message {
+    int32_t task, buffer;
+    int32_t from, to; /* ranks */
+} gpp__message;
+
+/** One more copy of a buffer, on a rank that neither `device` nor `other` is on. */
+typedef struct gpp__copy {
+    int32_t buffer;
+    int32_t device; /* to which its bytes count */
+} gpp__copy;
 
 typedef struct gpp__task {
     uint8_t kind;
@@ -150,6 +163,10 @@ typedef struct gpp__plan {
     gpp__edge *edge;
     int fetches;
     gpp__fetch *fetch;
+    int *rank_of; /* [devices]; NULL: all are on one rank */
+    size_t messages, copies;
+    gpp__message *message; /* by ascending task, then by ascending receiver */
+    gpp__copy *copy;
     size_t *bytes; /* [devices] of all buffers, which is the planned peak */
 } gpp__plan;
 
@@ -157,6 +174,16 @@ typedef struct gpp__plan {
  * for ever), GPP_ENOMEM */
 gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error *err);
 void gpp__plan_free(gpp__plan *plan);
+
+/** The rank of a device. */
+static inline int gpp__plan_rank(const gpp__plan *plan, int device)
+{
+    return plan->rank_of ? plan->rank_of[device] : 0;
+}
+/** The buffer ends with a note, since several ranks may read it. */
+bool gpp__plan_has_note(const gpp__plan *plan, const gpp__buffer *buffer);
+/** The device of a rank to which the bytes of a buffer's copy there count; -1: it has no copy. */
+int gpp__plan_payer(const gpp__plan *plan, size_t buffer, int rank);
 
 /**
  * The longest path through tables and data: when the last task ends if each task takes ms[task] and

@@ -30,22 +30,6 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Scratch for the updates of a parameter block, in which they unpack gradients. */
-static size_t update_scratch(const gpp__stage *s, const struct gpp__mover *mover)
-{
-    size_t most = 0, staging = gpp__update_staging(s, mover);
-    for (; s; s = s->after)
-        most = larger(most, gpp__stage_room(s));
-    return staging ? gpp__align(most) + staging : most;
-}
-
-static size_t cell_scratch(const gpp__stage *s, const gpp__program_info *info,
-                           const gpp__program_set *set)
-{
-    size_t staging = gpp__cell_staging(s, set->rows.rows);
-    return staging ? gpp__align(info->scratch_bytes) + staging : info->scratch_bytes;
-}
-
 static bool block_trains(const gpp__stage *s)
 {
     bool trains = false;
@@ -57,23 +41,18 @@ static bool block_trains(const gpp__stage *s)
 static gpp__stage_sizes stage_sizes(const gpp__recipe *r, int j, const gpp__program_set *full,
                                     const gpp__program_set *last, bool updates)
 {
-    const gpp__stage *s = &r->stage[j], *end = gpp__recipe_block_end(r, j);
-    const gpp__program_info *a = gpp__program_get_info(full->program[j]);
-    const gpp__program_info *b = gpp__program_get_info(last->program[j]);
+    const gpp__stage *s = &r->stage[j];
+    const gpp__partition_facts *a = &full->facts[j], *b = &last->facts[j];
     bool is_home = r->home[j] == j;
     return (gpp__stage_sizes){
-        .params = end->params_end,
-        .grads = end->grads_end,
+        .params = a->params,
+        .grads = a->grads,
         .optimizer = gpp__recipe_optimizer_bytes(r, j),
-        .tape = larger(a->tape_bytes, b->tape_bytes),
-        .partial = larger(a->partial_bytes, b->partial_bytes),
-        .deferred = larger(a->deferred_bytes, b->deferred_bytes),
+        .tape = larger(a->tape, b->tape),
+        .partial = larger(a->partial, b->partial),
+        .deferred = larger(a->deferred, b->deferred),
         .scratch =
-            larger(larger(cell_scratch(s, a, full), cell_scratch(s, b, last)),
-                   updates && is_home ? update_scratch(s, gpp__recipe_on_gpu(r, r->device_of[j])
-                                                              ? gpp__machine_mover()
-                                                              : NULL)
-                                      : 0),
+            larger(larger(a->scratch, b->scratch), updates && is_home ? a->update_scratch : 0),
         .stats = s->stats_bytes,
         .home = r->home[j],
         .trains = is_home ? block_trains(s) : gpp__stage_trains(s),
@@ -85,8 +64,8 @@ static gpp__stage_sizes stage_sizes(const gpp__recipe *r, int j, const gpp__prog
 static gpp__edge edge_of(const gpp__recipe *r, const gpp__recipe_edge *c,
                          const gpp__program_set *full, const gpp__program_set *last)
 {
-    const gpp__port *out = &gpp__program_get_info(full->program[c->from])->out[c->out_port];
-    const gpp__port *other = &gpp__program_get_info(last->program[c->from])->out[c->out_port];
+    const gpp__port *out = &gpp__set_out(r, full, c->from)[c->out_port];
+    const gpp__port *other = &gpp__set_out(r, last, c->from)[c->out_port];
     size_t bytes = larger(out->bytes, other->bytes);
     gpp__edge edge = {
         .from = c->from,
@@ -100,7 +79,7 @@ static gpp__edge edge_of(const gpp__recipe *r, const gpp__recipe_edge *c,
         .name = *c->name ? c->name : NULL,
     };
     if (c->to < r->partitions) {
-        const gpp__port *in = &gpp__program_get_info(full->program[c->to])->in[c->in_port];
+        const gpp__port *in = &gpp__set_in(r, full, c->to)[c->in_port];
         edge.backward_reads_in = in->backward_reads;
         edge.recompute_reads_in = in->recompute_reads;
     }
@@ -177,7 +156,7 @@ static size_t loss_scratch(const gpp__recipe *r, unsigned flags, const gpp__prog
 {
     const gpp__desc *y = &r->y_desc;
     int64_t rows = gpp__desc_rows(y, full->rows.rows), other = gpp__desc_rows(y, last->rows.rows);
-    if (!(flags & GPP__DO_LOSS) || !r->stage[r->partitions - 1].cuda)
+    if (!(flags & GPP__DO_LOSS) || !gpp__recipe_on_gpu(r, r->device_of[r->partitions - 1]))
         return 0;
     return gpp__loss_staging(r->loss, r->loss_attr, y, rows > other ? rows : other);
 }
@@ -206,6 +185,7 @@ gpp_status gpp__plan_programs(const gpp__recipe *r, const gpp__plan_choice *choi
         .fetch = z.fetch,
         .fetches = z.fetches,
         .node_of = choice->node_of,
+        .rank_of = r->ranks.count > 1 ? r->rank_of : NULL,
         .window = trains ? 0 : EVALUATE_WINDOW,
         .wait_for_all =
             may_fail(r) || r->shares || (status == GPP_OK && commits_early(r, flags, &z)),
@@ -285,9 +265,11 @@ static gpp_status get_programs(gpp__step_plan *s, gpp__program_cache *cache,
     wanted.rows = *last;
     if (status == GPP_OK)
         status = gpp__program_set_get(cache, &wanted, &s->last, &made, err);
-    return status == GPP_OK && budget && made
-               ? gpp__budget_choose(cache->recipe, choice, s->full, s->last, m, err)
-               : status;
+    if (status == GPP_OK && budget && made)
+        return gpp__budget_choose(cache->recipe, choice, s->full, s->last, m, err);
+    return made || status != GPP_OK
+               ? gpp__program_sets_share(cache->recipe, s->full, s->last, status, err)
+               : GPP_OK;
 }
 
 gpp_status gpp__step_plan_init(gpp__step_plan *s, gpp__program_cache *cache,

@@ -166,7 +166,7 @@ static gpp_status make_stages(gpp__recipe *r, int64_t batch, gpp_error *err)
         status = gpp__recipe_prepare(r, j, &cuda, err);
         if (status == GPP_OK)
             status = gpp__stage_init(&r->stage[j], r->network, begin, end - begin, before(r, j),
-                                     rows, cuda, err);
+                                     gpp__recipe_holds(r, j) ? rows : GPP__NO_STORES, cuda, err);
         gpp__recipe_prepared(cuda);
         r->stages += status == GPP_OK;
     }
@@ -190,8 +190,9 @@ size_t gpp__recipe_optimizer_bytes(const gpp__recipe *r, int j)
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-static gpp_status build(gpp__recipe *r, const gpp_model *model, const gpp_pipe_options *o,
-                        gpp__machine_source *source, void *arg, gpp_error *err)
+/* What depends on the model and the options alone. */
+static gpp_status choose(gpp__recipe *r, const gpp_model *model, const gpp_pipe_options *o,
+                         gpp_error *err)
 {
     gpp_status status = copy_model(r, model, o, err);
     if (status == GPP_OK && o->profile)
@@ -202,10 +203,14 @@ static gpp_status build(gpp__recipe *r, const gpp_model *model, const gpp_pipe_o
         status = gpp__choose_optimizer(r, o, err);
     if (status == GPP_OK)
         status = gpp__choose_schedule(r, o, err);
-    if (status == GPP_OK)
-        status = gpp__cut(r, o, err);
-    if (status == GPP_OK)
-        status = gpp__choose_devices(r, o, source, arg, err);
+    return status == GPP_OK ? gpp__cut(r, o, err) : status;
+}
+
+/* What depends on the devices. */
+static gpp_status place(gpp__recipe *r, const gpp_pipe_options *o, const gpp__recipe_site *site,
+                        gpp_error *err)
+{
+    gpp_status status = gpp__choose_devices(r, o, site, err);
     if (status == GPP_OK)
         status = gpp__check_devices(r, o, err);
     if (status == GPP_OK)
@@ -217,21 +222,90 @@ static gpp_status build(gpp__recipe *r, const gpp_model *model, const gpp_pipe_o
     return status == GPP_OK ? gpp__cut_edges(r, err) : status;
 }
 
-gpp_status gpp__recipe_new(gpp__recipe **recipe, const gpp_model *model,
-                           const gpp_pipe_options *options, gpp__machine_source *source, void *arg,
-                           gpp_error *err)
+/* --- what must be the same on all ranks ------------------------------------------------------- */
+
+static uint64_t hash_attr(uint64_t h, const gpp__key *keys, const char *attr)
 {
-    gpp_pipe_options defaults = GPP_PIPE_OPTIONS_INIT;
-    const gpp_pipe_options *o = options ? options : &defaults;
-    *recipe = NULL;
-    if (!model)
-        return gpp__fail(err, GPP_EINVAL, "model is NULL");
-    gpp_status status = check_options(model, o, err);
-    if (status != GPP_OK)
+    static const size_t size[] = {[GPP__KEY_INT] = sizeof(int64_t),
+                                  [GPP__KEY_BOOL] = sizeof(bool),
+                                  [GPP__KEY_REAL] = sizeof(double),
+                                  [GPP__KEY_CHOICE] = sizeof(int)};
+    for (const gpp__key *k = keys; k && k->name; k++)
+        h = k->type == GPP__KEY_NAME
+                ? gpp__hash_text(h, attr + k->offset)
+                : gpp__hash(h, attr + k->offset, (size_t)k->count * size[k->type]);
+    return h;
+}
+
+static uint64_t hash_desc(uint64_t h, const gpp__desc *d)
+{
+    h = gpp__hash(h, &d->dtype, sizeof d->dtype);
+    h = gpp__hash(h, d->dim, (size_t)d->rank * sizeof *d->dim);
+    h = gpp__hash(h, &d->batch, sizeof d->batch);
+    return gpp__hash(h, &d->rows, sizeof d->rows);
+}
+
+static uint64_t hash_network(uint64_t h, const gpp__network *n)
+{
+    for (int k = 0; k < n->nodes; k++) {
+        const gpp__layer *l = &n->node[k];
+        h = gpp__hash_text(gpp__hash_text(h, l->op->name), l->label);
+        h = hash_attr(h, l->op->keys, l->attr);
+        h = gpp__hash(h, &l->shares, sizeof l->shares);
+        h = gpp__hash(h, l->from, (size_t)l->in_count * sizeof *l->from);
+        for (int t = 0; t < l->out_count; t++)
+            h = hash_desc(h, &l->out[t]);
+        for (int q = 0; q < l->param_count; q++)
+            h = gpp__hash(h, &l->param[q].count, sizeof l->param[q].count);
+    }
+    for (int t = 0; t < n->inputs; t++)
+        h = hash_desc(h, &n->value[n->input[t]].desc);
+    return h;
+}
+
+static uint64_t hash_options(uint64_t h, const gpp__recipe *r, const gpp_pipe_options *o)
+{
+    const int64_t number[] = {o->partitions,
+                              o->chunks,
+                              (int64_t)o->checkpoint,
+                              o->batch,
+                              o->nan_is_error,
+                              o->ascending_backward,
+                              o->deferred_batch_norm,
+                              o->skip_nonfinite,
+                              o->cuda_math,
+                              o->cuda_any_algorithm,
+                              (int64_t)o->seed,
+                              (int64_t)o->memory_limit,
+                              (int64_t)o->activation_limit,
+                              o->device_count};
+    h = gpp__hash(h, number, sizeof number);
+    h = gpp__hash(h, &o->clip_norm, sizeof o->clip_norm);
+    h = gpp__hash(h, r->balance, (size_t)r->partitions * sizeof *r->balance);
+    h = gpp__hash(h, r->class_weight, (size_t)r->class_weights * sizeof *r->class_weight);
+    h = gpp__hash_text(h, r->loss ? r->loss->name : NULL);
+    h = gpp__hash_text(gpp__hash_text(h, o->loss), o->optimizer);
+    h = gpp__hash_text(gpp__hash_text(h, o->lr_schedule), o->schedule);
+    for (int d = 0; d < o->device_count; d++)
+        h = gpp__hash_text(h, o->devices[d]);
+    return h;
+}
+
+/* @param status  of this rank's choices */
+static gpp_status agree(gpp__recipe *r, const gpp_pipe_options *o, gpp_status status,
+                        gpp_error *err)
+{
+    uint64_t h = GPP__HASH;
+    if (!gpp__ranks_are_several(&r->ranks))
         return status;
-    gpp__recipe *r = calloc(1, sizeof *r);
-    if (!r)
-        return gpp__fail(err, GPP_ENOMEM, "a pipe");
+    if (status == GPP_OK)
+        h = hash_options(hash_network(h, r->network), r, o);
+    return gpp__ranks_gather(&r->ranks, "the model and options of a pipe", status, h, NULL, 0, NULL,
+                             err);
+}
+
+static void take_options(gpp__recipe *r, const gpp_pipe_options *o)
+{
     r->chunks = o->chunks;
     r->seed = o->seed;
     r->nan_is_error = o->nan_is_error;
@@ -242,7 +316,31 @@ gpp_status gpp__recipe_new(gpp__recipe **recipe, const gpp_model *model,
     r->choice = (gpp__plan_choice){.checkpoint = o->checkpoint,
                                    .memory_limit = o->memory_limit,
                                    .activation_limit = o->activation_limit};
-    status = build(r, model, o, source, arg, err);
+}
+
+gpp_status gpp__recipe_new(gpp__recipe **recipe, const gpp_model *model,
+                           const gpp_pipe_options *options, const gpp__recipe_site *site,
+                           gpp_error *err)
+{
+    gpp_pipe_options defaults = GPP_PIPE_OPTIONS_INIT;
+    const gpp_pipe_options *o = options ? options : &defaults;
+    const gpp__recipe_site nobody = {0};
+    const gpp__ranks alone = {.count = 1};
+    site = site ? site : &nobody;
+    *recipe = NULL;
+    gpp__recipe *r = calloc(1, sizeof *r);
+    if (!r) /* the other ranks hear nothing of it, and their watchdog has to do */
+        return gpp__fail(err, GPP_ENOMEM, "a pipe");
+    r->ranks = site->ranks ? *site->ranks : alone;
+    gpp_status status =
+        model ? check_options(model, o, err) : gpp__fail(err, GPP_EINVAL, "model is NULL");
+    if (status == GPP_OK) {
+        take_options(r, o);
+        status = choose(r, model, o, err);
+    }
+    status = agree(r, o, status, err);
+    if (status == GPP_OK)
+        status = place(r, o, site, err);
     if (status == GPP_OK)
         *recipe = r;
     else
@@ -259,26 +357,12 @@ void gpp__recipe_free(gpp__recipe *r)
     gpp__devices_free(r->device, r->devices);
     gpp__machine_release(&r->own_machine);
     gpp__user_loss_free(r->user_loss);
-    void *const owned[] = {r->stage,
-                           r->balance,
-                           r->first,
-                           r->home,
-                           r->requested,
-                           r->edge,
-                           r->device_of,
-                           r->node_of,
-                           r->device_name,
-                           r->loss_attr,
-                           r->optimizer_attr,
-                           r->loss_text,
-                           r->optimizer_text,
-                           r->table_text,
-                           r->class_weight,
-                           r->named,
-                           r->device_threads,
-                           r->names,
-                           r->op,
-                           r->lr_schedule_text};
+    void *const owned[] = {
+        r->stage,       r->balance,         r->first,          r->home,           r->requested,
+        r->edge,        r->device_of,       r->rank_of,        r->node_of,        r->memory_of,
+        r->device_name, r->loss_attr,       r->optimizer_attr, r->loss_text,      r->optimizer_text,
+        r->table_text,  r->class_weight,    r->named,          r->device_threads, r->names,
+        r->op,          r->lr_schedule_text};
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++)
         free(owned[k]);
     gpp_model_free(r->model);

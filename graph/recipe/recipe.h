@@ -12,6 +12,7 @@
  *   devices.c      devices of the partitions
  *   named.c        parameters and buffers by name
  *   machine.c      the cores and GPUs there are
+ *   ranks.c        which rank has what, and how ranks tell each other (ranks.h)
  *   lr_schedule.c  learning rates by number of updates
  */
 #ifndef GPP_RECIPE_RECIPE_H
@@ -25,6 +26,7 @@
 #include "codelets/program/program.h"
 #include "graph/model/model.h"
 #include "graph/recipe/machine.h"
+#include "graph/recipe/ranks.h"
 #include "sched/table.h"
 
 /** A value that goes from one partition to another, or to the caller. */
@@ -49,7 +51,7 @@ typedef struct gpp__plan_choice {
     size_t activation_limit;        /* of GPP_CHECKPOINT_BUDGET; 0: what memory_limit leaves */
     const gpp_operator_profile *op; /* [network->nodes] times, for GPP_CHECKPOINT_BUDGET; NULL:
                                        guesses */
-    const int *node_of;             /* [devices] memory nodes */
+    const int *node_of;             /* [devices] memory nodes, counted on each rank from 0 */
 } gpp__plan_choice;
 
 typedef struct gpp__recipe {
@@ -95,8 +97,11 @@ typedef struct gpp__recipe {
     const gpp__machine *machine;
     gpp__machine own_machine; /* where nobody else's is used */
     gpp__cuda_mode cuda_mode;
-    int devices;
-    gpp__device *device; /* [devices] */
+    gpp__ranks ranks;
+    int devices;         /* of all ranks */
+    gpp__device *device; /* [devices] those of other ranks without their cores */
+    int *rank_of;        /* [devices] */
+    size_t *memory_of;   /* [devices] bytes that it has for plans; 0: unknown */
     int *device_of;      /* [partitions] */
     int *node_of;        /* [devices] memory node by topology */
     const char **device_name;
@@ -111,14 +116,22 @@ typedef struct gpp__recipe {
 typedef gpp_status gpp__machine_source(void *arg, const gpp__device_request *request,
                                        const gpp__machine **machine, gpp_error *err);
 
+/** What a recipe takes from those who will run it. */
+typedef struct gpp__recipe_site {
+    gpp__machine_source *source; /* NULL: gpp__machine_find */
+    void *arg;
+    const gpp__ranks *ranks; /* copied; NULL: this process is alone */
+} gpp__recipe_site;
+
 /**
+ * Every rank calls this, with the same model and options.
  * @param options  as of gpp_pipe_new; NULL: defaults
- * @param source   NULL: gpp__machine_find
+ * @param site     NULL: all zeros
  * @param recipe   out: free it; NULL on failure
  * @return as gpp_pipe_new
  */
 gpp_status gpp__recipe_new(gpp__recipe **recipe, const gpp_model *model,
-                           const gpp_pipe_options *options, gpp__machine_source *source, void *arg,
+                           const gpp_pipe_options *options, const gpp__recipe_site *site,
                            gpp_error *err);
 void gpp__recipe_free(gpp__recipe *recipe);
 
@@ -131,6 +144,16 @@ int gpp__recipe_partition_of(const gpp__recipe *recipe, int layer);
 static inline bool gpp__recipe_on_gpu(const gpp__recipe *r, int device)
 {
     return r->device[device].kind == GPP__DEVICE_CUDA;
+}
+/** A device of this rank. */
+static inline bool gpp__recipe_has(const gpp__recipe *r, int device)
+{
+    return r->ranks.rank < 0 || r->rank_of[device] == r->ranks.rank;
+}
+/** A partition on a device of this rank: only these have stores and programs here. */
+static inline bool gpp__recipe_holds(const gpp__recipe *r, int partition)
+{
+    return gpp__recipe_has(r, r->device_of[partition]);
 }
 /** The stage that knows how long the blocks of a partition are: the last one in them. */
 const gpp__stage *gpp__recipe_block_end(const gpp__recipe *recipe, int partition);
@@ -162,7 +185,7 @@ gpp_status gpp__cut(gpp__recipe *recipe, const gpp_pipe_options *options, gpp_er
 gpp_status gpp__cut_homes(gpp__recipe *recipe, gpp_error *err);
 gpp_status gpp__cut_edges(gpp__recipe *recipe, gpp_error *err);
 gpp_status gpp__choose_devices(gpp__recipe *recipe, const gpp_pipe_options *options,
-                               gpp__machine_source *source, void *arg, gpp_error *err);
+                               const gpp__recipe_site *site, gpp_error *err);
 /** Every placed layer is in a partition that runs there; loss and optimizer have kernels there. */
 gpp_status gpp__check_devices(const gpp__recipe *recipe, const gpp_pipe_options *options,
                               gpp_error *err);

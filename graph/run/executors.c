@@ -26,8 +26,8 @@ static void choose_workers(gpp_pipe *p)
     const gpp__runtime *r = &p->runtime;
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < p->recipe->devices; d++)
-            for (int w = 0; w < r->machine.workers && !gpp__recipe_on_gpu(p->recipe, d) &&
-                            p->device[d].worker < 0;
+            for (int w = 0; w < r->machine.workers && gpp__recipe_has(p->recipe, d) &&
+                            !gpp__recipe_on_gpu(p->recipe, d) && p->device[d].worker < 0;
                  w++) {
                 int core = gpp__machine_core(r->machine.topology, w, r->machine.workers);
                 if (taken[w] || (pass == 0 && !has_core(&p->recipe->device[d], core)))
@@ -84,7 +84,8 @@ static gpp_status make_ports(gpp_pipe *p, gpp_error *err)
         most = ports > most ? ports : most;
     }
     for (int d = 0; d < p->recipe->devices; d++)
-        if (!(p->device[d].executor.ports = calloc(most + 1, sizeof(char *))))
+        if (gpp__recipe_has(p->recipe, d) &&
+            !(p->device[d].executor.ports = calloc(most + 1, sizeof(char *))))
             return gpp__fail(err, GPP_ENOMEM, "%zu ports of a partition", most);
     return GPP_OK;
 }
@@ -102,8 +103,26 @@ gpp_status gpp__executors_start(gpp_pipe *p, gpp_error *err)
     choose_workers(p);
     gpp_status status = GPP_OK;
     for (int d = 0; status == GPP_OK && d < p->recipe->devices; d++)
-        status = start_device(p, d, err);
+        if (gpp__recipe_has(p->recipe, d))
+            status = start_device(p, d, err);
     return status == GPP_OK ? make_ports(p, err) : status;
+}
+
+gpp_status gpp__executors_agree(gpp_pipe *p, gpp_status status, gpp_error *err)
+{
+    const gpp__recipe *r = p->recipe;
+    size_t bytes = (size_t)r->devices * sizeof *p->node_of;
+    if (!gpp__ranks_are_several(&r->ranks))
+        return status;
+    int *all = calloc((size_t)r->ranks.count, bytes);
+    if (!all && status == GPP_OK)
+        status = gpp__fail(err, GPP_ENOMEM, "memory nodes of %d devices", r->devices);
+    status =
+        gpp__ranks_gather(&r->ranks, "what runs a pipe", status, 0, p->node_of, bytes, all, err);
+    for (int d = 0; d < r->devices && status == GPP_OK; d++)
+        p->node_of[d] = all[r->rank_of[d] * r->devices + d];
+    free(all);
+    return status;
 }
 
 void gpp__executors_stop(gpp_pipe *p)

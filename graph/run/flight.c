@@ -68,39 +68,24 @@ static int submit_task(const gpp_pipe *p, const gpp__task_graph *g, size_t k)
     return ret;
 }
 
-/* Every lane has room for the tasks of `g` beside those that have not run yet. */
-static bool lanes_have_room(const gpp_pipe *p, const gpp__task_graph *g)
-{
-    bool room = true;
-    for (int d = 0; d < p->recipe->devices; d++)
-        room &= gpp__lane_has_room(p->device[d].lane, g->step.plan->count[d]);
-    return room;
-}
-
-/* A lane can grow only when idle, so reserve room for every step that may be in flight. */
-static gpp_status reserve_lanes(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
-{
-    gpp_status status = GPP_OK;
-    if (lanes_have_room(p, g))
-        return GPP_OK;
-    gpp__settle(p);
-    if (p->watchdog.stuck)
-        return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
-    for (int d = 0; d < p->recipe->devices && status == GPP_OK; d++)
-        status =
-            gpp__lane_reserve(p->device[d].lane, GPP_MAX_SUBMITTED * g->step.plan->count[d], err);
-    return status;
-}
-
 /** Give every task its position in its device's lane. The tables of successive steps follow one
  * another without gaps. */
 static void number_tasks(gpp_pipe *p, gpp__task_graph *g)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
+        if (!gpp__recipe_has(p->recipe, d))
+            continue;
         uint64_t first = gpp__lane_extend(p->device[d].lane, g->step.plan->count[d]);
         for (size_t k = 0; k < g->step.plan->count[d]; k++)
             g->ticket[g->step.plan->table[d][k]].position = first + k;
     }
+}
+
+static void abandon_lanes(const gpp_pipe *p)
+{
+    for (int d = 0; d < p->recipe->devices; d++)
+        if (gpp__recipe_has(p->recipe, d))
+            gpp__lane_abandon(p->device[d].lane);
 }
 
 /** StarPU has refused a task. Let the tasks that it accepted end without effect, in any order: in
@@ -109,8 +94,7 @@ static void drain(gpp_pipe *p, gpp__job *job, size_t missing)
 {
     p->broken = true;
     gpp__job_stop(job);
-    for (int d = 0; d < p->recipe->devices; d++)
-        gpp__lane_abandon(p->device[d].lane);
+    abandon_lanes(p);
     for (size_t k = 0; k < missing; k++)
         gpp__job_finished(job);
 }
@@ -130,19 +114,48 @@ static void mark_iteration(const gpp_pipe *p, uint64_t run)
     pthread_mutex_unlock(&lock);
 }
 
+/* The messages of a buffer in one direction follow one another, so they may have one tag. */
+static int64_t tag_of(const gpp_pipe *p, const gpp__task_graph *g, const gpp__message *m)
+{
+    const gpp__buffer *b = &g->step.plan->buffer[m->buffer];
+    const int64_t number[] = {(int64_t)p->number,   g->instance,        b->cls,
+                              gpp__slot_list(g, b), gpp__slot_of(g, b), m->from < m->to};
+    return (int64_t)(gpp__hash(GPP__HASH, number, sizeof number) >> 8);
+}
+
+/* Submit this rank's end of a message. */
+static gpp_status submit_message(gpp_pipe *p, const gpp__task_graph *g, const gpp__message *m,
+                                 gpp_error *err)
+{
+    const gpp__transport *t = p->comm->transport;
+    int here = p->recipe->ranks.rank;
+    gpp__handle *handle = g->handle[m->buffer];
+    if (m->from == here)
+        return t->send(p->comm, handle, m->to, tag_of(p, g, m), err);
+    return m->to == here ? t->receive(p->comm, handle, m->from, tag_of(p, g, m), err) : GPP_OK;
+}
+
+/* Every rank goes through the plan in the same order, and takes from it what is its own. */
 static gpp_status submit_all(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 {
     const gpp__task_graph *g = f->graph;
+    const gpp__plan *plan = g->step.plan;
     int refused = 0;
-    size_t submitted = 0;
+    size_t submitted = 0, m = 0;
+    gpp_status status = GPP_OK;
     mark_iteration(p, f->job.run);
-    while (submitted < g->step.plan->tasks && !(refused = submit_task(p, g, submitted)))
-        submitted++;
+    for (size_t k = 0; k < plan->tasks && !refused && status == GPP_OK; k++) {
+        if (gpp__runs_here(p, g, k) && !(refused = submit_task(p, g, k)))
+            submitted++;
+        for (; m < plan->messages && plan->message[m].task == (int32_t)k && status == GPP_OK; m++)
+            status = submit_message(p, g, &plan->message[m], err);
+    }
     mark_iteration(p, 0);
-    if (!refused)
+    if (!refused && status == GPP_OK)
         return GPP_OK;
-    drain(p, &f->job, g->step.plan->tasks - submitted);
-    return gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused));
+    drain(p, &f->job, g->here - submitted);
+    return refused ? gpp__fail(err, GPP_ERUNTIME, "StarPU refused a task: %s", strerror(-refused))
+                   : status;
 }
 
 /* --- flights ---------------------------------------------------------------------------------- */
@@ -165,6 +178,11 @@ gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
     return NULL;
 }
 
+static uint64_t moves_of(void *comm)
+{
+    return gpp__comm_moves(comm);
+}
+
 static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *g, uint64_t step)
 {
     gpp__job *job = &f->job;
@@ -185,6 +203,10 @@ static void set_job(const gpp_pipe *p, gpp__flight *f, const gpp__task_graph *g,
     job->each = g->step.flags & GPP__DO_LOSS ? p->losses.each : (gpp__rows){0};
     job->clip_norm = p->recipe->clip_norm;
     job->skip_nonfinite = p->recipe->skip_nonfinite;
+    job->settled = p->settled;
+    job->ended_here = p->comm ? &p->comm->peer[p->comm->rank].ended : NULL;
+    job->moves = p->comm ? moves_of : NULL;
+    job->moves_arg = p->comm;
     atomic_store(&job->skipped, false);
     atomic_store(&job->norm, NAN);
     atomic_store(&job->norm_there, false);
@@ -212,6 +234,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
                               gpp_error *err)
 {
     f->lr = 0;
+    f->loss = NAN;
     f->status = GPP_OK;
     gpp_error_clear(&f->error);
     set_job(p, f, g, step);
@@ -219,13 +242,22 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
     if (status == GPP_OK && (g->step.flags & GPP__DO_UPDATE))
         status = gpp__learn_prepare(p, f, err);
     if (status == GPP_OK)
-        status = reserve_lanes(p, g, err);
-    if (status == GPP_OK)
         status = gpp__record_begin(p, g, &f->record, err);
     if (status == GPP_OK)
         status = gpp__fetches_begin(p, g, &f->job, err);
+    const uint64_t key[] = {g->step.flags,
+                            step,
+                            p->runs,
+                            (uint64_t)g->instance,
+                            (uint64_t)g->flight,
+                            (uint64_t)p->as_evaluation,
+                            p->seed};
+    uint64_t h = gpp__hash(gpp__hash(GPP__HASH, key, sizeof key), &f->lr, sizeof f->lr);
+    h = gpp__hash(h, &g->step.rows, sizeof g->step.rows);
+    status = gpp__agree(p, "a step", status, h, err);
     if (status != GPP_OK)
         return status;
+    f->launched = gpp__cell_now();
     number_tasks(p, g);
     f->graph = g;
     f->flying = true;
@@ -233,8 +265,9 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
     f->updates = p->updates;
     f->job.over = workers_rest;
     f->job.over_arg = p;
-    gpp__exit_begin_job(&f->job, ++p->runs, g->step.plan->tasks);
-    gpp__policy_busy(p->runtime.context);
+    gpp__exit_begin_job(&f->job, ++p->runs, g->here);
+    if (g->here > 0) /* the last task calls workers_rest */
+        gpp__policy_busy(p->runtime.context);
     assume_success(p, g->step.flags);
     gpp_status submitted = submit_all(p, f, &f->error);
     if (submitted != GPP_OK) {
@@ -247,27 +280,35 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
 /* --- landing ---------------------------------------------------------------------------------- */
 
 /* Let the tasks of all flights that have not begun end without effect, in any order. When all have
- * ended, the lanes get their order back. */
+ * ended, the lanes get their order back. Messages that will never come are given up first; there
+ * cannot be others after that. */
 static void give_up(gpp_pipe *p)
 {
     for (int t = 0; t < GPP__FLIGHTS; t++)
         if (p->flight[t].flying)
             gpp__job_stop(&p->flight[t].job);
-    for (int d = 0; d < p->recipe->devices; d++)
-        gpp__lane_abandon(p->device[d].lane);
+    abandon_lanes(p);
+    p->broken |= p->comm != NULL;
+    if (p->comm && !p->comm->transport->abandon(p->comm))
+        p->watchdog.stuck = true;
     for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
         if (p->flight[t].flying)
             p->watchdog.stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds);
     p->broken |= p->watchdog.stuck;
     for (int d = 0; !p->watchdog.stuck && d < p->recipe->devices; d++)
-        gpp__lane_restore(p->device[d].lane);
+        if (gpp__recipe_has(p->recipe, d))
+            gpp__lane_restore(p->device[d].lane);
 }
 
 static gpp_status wait_for_tasks(gpp_pipe *p, gpp__flight *f)
 {
     if (p->watchdog.seconds > 0 && !p->watchdog.stuck &&
         !gpp__job_wait_while_moving(&f->job, p->watchdog.seconds)) {
-        gpp__stall_report(p, f, &f->error);
+        int silent = p->comm ? gpp__comm_silent(p->comm) : -1;
+        if (silent >= 0)
+            gpp__comm_bury(p->comm, silent, &f->error);
+        else
+            gpp__stall_report(p, f, &f->error);
         give_up(p);
         return GPP_ETIMEDOUT;
     }
@@ -287,6 +328,97 @@ void gpp__stuck_settle(gpp_pipe *p)
     for (int t = 0; t < GPP__MAX_TENSORS; t++)
         free(p->watchdog.late[t]);
     p->watchdog.stuck = false;
+}
+
+/* --- what other ranks say of a flight --------------------------------------------------------- */
+
+/* What the ranks tell each other when their tasks of a flight have ended. */
+typedef struct outcome {
+    int32_t status, clock, partition, skipped;
+    double loss, norm, begin, end; /* begin, end: of its tasks, since the launch */
+} outcome;
+
+static gpp_status read_loss(gpp_pipe *p, gpp__flight *f);
+static gpp_status read_norm(gpp_pipe *p, gpp__flight *f);
+
+static outcome outcome_here(gpp_pipe *p, gpp__flight *f)
+{
+    const gpp__task_graph *g = f->graph;
+    outcome o = {.begin = INFINITY, .end = -INFINITY, .loss = NAN};
+    bool has_loss =
+        (g->step.flags & GPP__DO_LOSS) && gpp__recipe_holds(p->recipe, p->recipe->partitions - 1);
+    if (f->status == GPP_OK && has_loss)
+        f->status = read_loss(p, f);
+    if (f->status == GPP_OK)
+        f->status = read_norm(p, f);
+    for (size_t k = 0; k < g->step.plan->tasks; k++)
+        if (gpp__runs_here(p, g, k)) {
+            o.begin = fmin(o.begin, g->cell[k].start - f->launched);
+            o.end = fmax(o.end, g->cell[k].end - f->launched);
+        }
+    o.status = (int32_t)f->status;
+    o.clock = f->status == GPP_ETIMEDOUT ? -1 : f->job.error_clock;
+    o.partition = f->error.partition;
+    o.skipped = atomic_load(&f->job.skipped);
+    o.loss = f->loss;
+    o.norm = atomic_load(&f->job.norm);
+    return o;
+}
+
+/* The failure of the earliest cycle, lowest partition first. */
+static int worst_of(const outcome all[], int ranks)
+{
+    int worst = -1;
+    for (int r = 0; r < ranks; r++)
+        if (all[r].status != GPP_OK &&
+            (worst < 0 || all[r].clock < all[worst].clock ||
+             (all[r].clock == all[worst].clock && all[r].partition < all[worst].partition)))
+            worst = r;
+    return worst;
+}
+
+static gpp_status take_failure(gpp_pipe *p, gpp__flight *f, int rank)
+{
+    gpp_error error = f->error;
+    gpp_status status = gpp__comm_spread(p->comm, rank, &error, sizeof error, &f->error);
+    if (status != GPP_OK)
+        return status;
+    f->error = error;
+    return error.code;
+}
+
+/* A flight has one outcome on all ranks. */
+static gpp_status agree_on_outcome(gpp_pipe *p, gpp__flight *f)
+{
+    const gpp__ranks *ranks = &p->recipe->ranks;
+    outcome mine = outcome_here(p, f);
+    if (!gpp__ranks_are_several(ranks)) {
+        f->stats.step_ms = 1e3 * (mine.end - mine.begin);
+        return f->status;
+    }
+    outcome *all = calloc((size_t)ranks->count, sizeof *all);
+    gpp_status status =
+        all ? GPP_OK : gpp__fail(&f->error, GPP_ENOMEM, "%d outcomes", ranks->count);
+    status = gpp__ranks_gather(ranks, "the end of a step", status, f->job.run, &mine, sizeof mine,
+                               all, &f->error);
+    if (status == GPP_OK) {
+        int worst = worst_of(all, ranks->count),
+            last = p->recipe->device_of[p->recipe->partitions - 1];
+        const outcome *end = &all[p->recipe->rank_of[last]];
+        double begin_of_all = mine.begin, end_of_all = mine.end;
+        for (int r = 0; r < ranks->count; r++) {
+            begin_of_all = fmin(begin_of_all, all[r].begin);
+            end_of_all = fmax(end_of_all, all[r].end);
+        }
+        f->stats.step_ms = 1e3 * (end_of_all - begin_of_all);
+        f->loss = end->loss;
+        atomic_store(&f->job.norm, end->norm);
+        atomic_store(&f->job.skipped, end->skipped);
+        if (worst >= 0)
+            status = take_failure(p, f, worst);
+    }
+    free(all);
+    return status;
 }
 
 static gpp_status cancel(gpp__flight *f)
@@ -355,11 +487,31 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
     return GPP_OK;
 }
 
+/* The times of other ranks' tasks. */
+static gpp_status gather_times(const gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
+{
+    const gpp__ranks *ranks = &p->recipe->ranks;
+    size_t tasks = g->step.plan->tasks;
+    if (!gpp__ranks_are_several(ranks))
+        return GPP_OK;
+    double *all = calloc((size_t)ranks->count * tasks + 1, sizeof *all);
+    gpp_status status = all ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "times of %zu tasks", tasks);
+    status = gpp__ranks_gather(ranks, "the times of a step", status, 0, g->ms, tasks * sizeof *all,
+                               all, err);
+    for (size_t k = 0; k < tasks && status == GPP_OK; k++)
+        g->ms[k] = all[(size_t)p->recipe->rank_of[g->step.plan->task[k].device] * tasks + k];
+    free(all);
+    return status;
+}
+
 gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
 {
     const gpp__task_graph *g = p->last.graph;
     *ms = p->last.stats.bound_ms;
-    return g ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : GPP_OK;
+    if (!g)
+        return GPP_OK;
+    gpp_status status = gather_times(p, g, err);
+    return status == GPP_OK ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : status;
 }
 
 /* The lower bound is computed from the task times when the caller asks for it. When the last step
@@ -368,20 +520,16 @@ static void take_stats(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__task_graph *g = f->graph;
     size_t n = g->step.plan->tasks;
-    double start = INFINITY, end = -INFINITY;
     if (p->last.graph == g) {
         if (gpp__flight_bound(p, &p->last.stats.bound_ms, NULL) != GPP_OK)
             p->last.known = false;
         p->last.graph = NULL;
     }
-    for (size_t k = 0; k < n; k++) {
-        start = fmin(start, g->cell[k].start);
-        end = fmax(end, g->cell[k].end);
+    for (size_t k = 0; k < n; k++)
         g->ms[k] = 1e3 * (g->cell[k].end - g->cell[k].start);
-    }
     f->stats = (gpp_step_stats){.micro_batches = g->step.plan->shape.micro_batches,
                                 .tasks = (int)n,
-                                .step_ms = 1e3 * (end - start),
+                                .step_ms = f->stats.step_ms,
                                 .lr = f->lr,
                                 .grad_norm = atomic_load(&f->job.norm),
                                 .skipped = atomic_load(&f->job.skipped)};
@@ -395,29 +543,26 @@ static gpp_status after_success(gpp_pipe *p, gpp__flight *f)
         gpp__discard_kept(p);
     else
         status = gpp__commit_statistics(p, f->graph, &f->error);
-    f->loss = NAN;
-    if (status == GPP_OK && (f->graph->step.flags & GPP__DO_LOSS))
-        status = read_loss(p, f);
-    if (status == GPP_OK)
-        status = read_norm(p, f);
     take_stats(p, f);
     return status;
 }
 
 gpp_status gpp__flight_land(gpp_pipe *p, gpp__flight *f)
 {
-    gpp_status refused = f->status, status = wait_for_tasks(p, f);
+    gpp_status refused = f->status;
+    f->status = wait_for_tasks(p, f);
     if (refused != GPP_OK)
-        status = refused;
+        f->status = refused;
     if (f->job.run > atomic_load(&p->failed))
-        status = cancel(f);
-    else if (status != GPP_OK)
+        f->status = cancel(f);
+    else
+        f->status = agree_on_outcome(p, f);
+    if (f->status != GPP_OK && f->job.run <= atomic_load(&p->failed))
         gpp__job_stop(&f->job); /* not every failure is a cell's, which stops the job */
     f->flying = p->watchdog.stuck;
-    f->status = status;
     if (!p->watchdog.stuck)
         gpp__record_end(p, f);
-    if (status == GPP_OK)
+    if (f->status == GPP_OK)
         f->status = after_success(p, f);
     else
         after_failure(p, f);
@@ -433,5 +578,6 @@ void gpp__settle(gpp_pipe *p)
 void gpp__failure_seen(gpp_pipe *p)
 {
     gpp__settle(p);
+    p->settled = p->runs;
     atomic_store(&p->failed, UINT64_MAX);
 }

@@ -113,14 +113,44 @@ static size_t bytes_now(const gpp_pipe *p, const gpp__task_graph *g, const gpp__
     return slot < s->count && s->handle[slot]->handle ? s->handle[slot]->bytes : 0;
 }
 
+/* The device, of those that share a buffer, that this rank's handle of it is for; -1: no handle. */
+static int device_here(const gpp_pipe *p, const gpp__plan *plan, size_t k, int *other)
+{
+    const gpp__buffer *b = &plan->buffer[k];
+    int device = gpp__plan_payer(plan, k, p->recipe->ranks.rank);
+    bool shared = b->other >= 0 && device == b->device && gpp__recipe_has(p->recipe, b->other);
+    *other = shared ? b->other : -1;
+    return device;
+}
+
+gpp_status gpp__slots_fill(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
+{
+    const gpp__plan *plan = g->step.plan;
+    gpp_status status = GPP_OK;
+    for (size_t k = 0; k < plan->buffers && status == GPP_OK; k++) {
+        const gpp__buffer *b = &plan->buffer[k];
+        int other, device = device_here(p, plan, k, &other);
+        if (device < 0)
+            continue;
+        status = gpp__slot_get(p, g->instance, (gpp__class)b->cls, gpp__slot_list(g, b),
+                               gpp__slot_of(g, b), b->bytes, device, other, &g->handle[k], err);
+        if (status == GPP_OK)
+            g->handle[k]->noted = gpp__plan_has_note(plan, b);
+    }
+    return status;
+}
+
 size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *g, int device)
 {
     const gpp__plan *plan = g->step.plan;
     size_t missing = 0;
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
+        int other, payer = device_here(p, plan, k, &other);
+        if (payer < 0)
+            continue;
         size_t now = bytes_now(p, g, b);
-        bool pays = b->device == device || second_payer(p, b->device, b->other) == device;
+        bool pays = payer == device || second_payer(p, payer, other) == device;
         if (pays && b->bytes > now)
             missing += b->bytes - now;
     }

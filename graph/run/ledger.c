@@ -161,7 +161,7 @@ static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool 
 static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
                              void (*move)(char *, void *, size_t), gpp_error *err)
 {
-    if (!has_any(l, cls, home))
+    if (!has_any(l, cls, home) || !gpp__recipe_holds(l->pipe->recipe, home))
         return GPP_OK;
     gpp_status status = move_all(l, cls, home, write, move, err);
     if (status != GPP_OK || !write || cls != GPP__PARAMS)

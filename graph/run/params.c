@@ -108,7 +108,7 @@ static gpp_status init_block(gpp_pipe *p, int j, gpp_error *err)
 {
     size_t states = gpp__recipe_optimizer_bytes(p->recipe, j),
            bytes = gpp__recipe_block_end(p->recipe, j)->params_end;
-    if (p->recipe->home[j] != j || !bytes)
+    if (p->recipe->home[j] != j || !bytes || !gpp__recipe_holds(p->recipe, j))
         return GPP_OK;
     gpp_status status = register_block(p, GPP__PARAMS, j, bytes, err);
     if (status == GPP_OK)
@@ -154,6 +154,7 @@ static gpp_status find(gpp_pipe *p, bool buffer, const char *name, const void *d
     const char *what = buffer ? "buffer" : "parameter";
     if (!p || !name || !data)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", !p ? "pipe" : !name ? "name" : "data");
+    gpp__comm_begin(p->comm);
     gpp__settle(p);
     int first = buffer ? p->recipe->parameters : 0,
         end = p->recipe->parameters + (buffer ? p->recipe->buffers : 0);
@@ -190,41 +191,71 @@ static gpp_status copy_in(gpp_pipe *p, const location *at, const void *data, gpp
     gpp_status status = gpp__host_acquire(p, GPP__PARAMS, at->home, GPP__READWRITE, &params, err);
     if (status != GPP_OK)
         return status;
-    gpp__discard_kept(p); /* a backward must use the parameters of its forward */
     memcpy(params + at->offset, data, at->bytes);
     gpp__host_release(p, GPP__PARAMS, at->home);
     return gpp__pack_block(p, at->home, err);
 }
 
-gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
+/* The rank that has a parameter has copied it to `data`: give it to the others. */
+static gpp_status share_out(gpp_pipe *p, const char *what, gpp_status status, const location *at,
+                            void *data, gpp_error *err)
+{
+    if (!p || !p->comm)
+        return status;
+    status = gpp__agree(p, what, status, at->bytes, err);
+    return status == GPP_OK
+               ? gpp__comm_spread(p->comm, p->recipe->rank_of[p->recipe->device_of[at->home]], data,
+                                  at->bytes, err)
+               : status;
+}
+
+static gpp_status get(gpp_pipe *p, bool buffer, const char *name, void *data, int64_t count,
+                      gpp_error *err)
 {
     location at = {0};
-    gpp_status status = find(p, false, name, data, count, &at, err);
-    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
+    gpp_status status = find(p, buffer, name, data, count, &at, err);
+    if (status == GPP_OK && gpp__recipe_holds(p->recipe, at.home))
+        status = copy_out(p, &at, data, err);
+    return share_out(p, "gpp_pipe_get", status, &at, data, err);
+}
+
+static gpp_status set(gpp_pipe *p, bool buffer, const char *name, const void *data, int64_t count,
+                      gpp_error *err)
+{
+    location at = {0};
+    gpp_status status = find(p, buffer, name, data, count, &at, err);
+    if (!p)
+        return status;
+    status = gpp__agree(p, "gpp_pipe_set", status, at.bytes, err);
+    if (status != GPP_OK)
+        return status;
+    gpp__discard_kept(p); /* a backward must use the parameters of its forward */
+    if (gpp__recipe_holds(p->recipe, at.home))
+        status = copy_in(p, &at, data, err);
+    return gpp__agree(p, "the end of gpp_pipe_set", status, 0, err);
+}
+
+gpp_status gpp_pipe_get(gpp_pipe *p, const char *name, float data[], int64_t count, gpp_error *err)
+{
+    return get(p, false, name, data, count, err);
 }
 
 gpp_status gpp_pipe_set(gpp_pipe *p, const char *name, const float data[], int64_t count,
                         gpp_error *err)
 {
-    location at = {0};
-    gpp_status status = find(p, false, name, data, count, &at, err);
-    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
+    return set(p, false, name, data, count, err);
 }
 
 gpp_status gpp_pipe_get_buffer(gpp_pipe *p, const char *name, void *data, int64_t count,
                                gpp_error *err)
 {
-    location at = {0};
-    gpp_status status = find(p, true, name, data, count, &at, err);
-    return status == GPP_OK ? copy_out(p, &at, data, err) : status;
+    return get(p, true, name, data, count, err);
 }
 
 gpp_status gpp_pipe_set_buffer(gpp_pipe *p, const char *name, const void *data, int64_t count,
                                gpp_error *err)
 {
-    location at = {0};
-    gpp_status status = find(p, true, name, data, count, &at, err);
-    return status == GPP_OK ? copy_in(p, &at, data, err) : status;
+    return set(p, true, name, data, count, err);
 }
 
 /** A gradient that the caller wants to read. */
@@ -249,39 +280,45 @@ static gpp_status copy_gradient(const gpp__run *run, char *const data[], void *a
 
 /* Kernels may keep gradients in a layout of their own, so unpack them into a workspace: memory of
  * the host for CPU cores, a buffer of the device's for a GPU. */
-gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
-                             gpp_error *err)
+static gpp_status unpack_gradient(gpp_pipe *p, const location *at, float data[], gpp_error *err)
 {
-    location at = {0};
     gpp__handle *room;
-    gpp_status status = find(p, false, name, data, count, &at, err);
-    if (status != GPP_OK)
-        return status;
-    const gpp__param *q = gpp__recipe_param(p->recipe, at.named);
-    if (!p->has_grads)
-        return gpp__fail(
-            err, GPP_ESTATE,
-            "there is no gradient: nothing has gone backward, or the last step failed");
-    if (q->frozen)
-        return gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
-    const gpp__stage *s = &p->recipe->stage[at.named->partition];
-    int device = p->recipe->device_of[at.home];
+    gpp_status status = GPP_OK;
+    const gpp__stage *s = &p->recipe->stage[at->named->partition];
+    int device = p->recipe->device_of[at->home];
     bool there = p->device[device].executor.mover;
     size_t bytes = gpp__align(gpp__stage_room(s) + 1);
-    gradient_copy c = {s, &at, q->offset, data, there ? NULL : malloc(bytes)};
+    gradient_copy c = {s, at, gpp__recipe_param(p->recipe, at->named)->offset, data,
+                       there ? NULL : malloc(bytes)};
     gpp__device_call call = {
         .run = copy_gradient,
         .arg = &c,
         .buffers = there ? 2 : 1,
-        .buffer = {{GPP__GRADS, at.home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
+        .buffer = {{GPP__GRADS, at->home, GPP__READ}, {GPP__UNPACKED, device, GPP__WRITE}}};
     if (there)
         status = gpp__slot_get(p, 0, GPP__UNPACKED, device, 0, bytes, device, -1, &room, err);
     else if (!c.room)
-        status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", name);
+        status = gpp__fail(err, GPP_ENOMEM, "gradients of \"%s\"", at->named->name);
     if (status == GPP_OK)
         status = gpp__device_call_run(p, device, &call, err);
     free(c.room);
     return status;
+}
+
+gpp_status gpp_pipe_gradient(gpp_pipe *p, const char *name, float data[], int64_t count,
+                             gpp_error *err)
+{
+    location at = {0};
+    gpp_status status = find(p, false, name, data, count, &at, err);
+    if (status == GPP_OK && !p->has_grads)
+        status =
+            gpp__fail(err, GPP_ESTATE,
+                      "there is no gradient: nothing has gone backward, or the last step failed");
+    if (status == GPP_OK && gpp__recipe_param(p->recipe, at.named)->frozen)
+        status = gpp__fail(err, GPP_ESTATE, "there is no gradient: \"%s\" is frozen", name);
+    if (status == GPP_OK && gpp__recipe_holds(p->recipe, at.home))
+        status = unpack_gradient(p, &at, data, err);
+    return share_out(p, "gpp_pipe_gradient", status, &at, data, err);
 }
 
 /* --- freezing --------------------------------------------------------------------------------- */

@@ -31,6 +31,8 @@ static gpp_status parameters_fit(const gpp_pipe *p, gpp_error *err)
     const gpp__recipe *r = p->recipe;
     for (int d = 0; d < r->devices; d++) {
         size_t need = 0, limit = gpp__recipe_limit(r, &p->choice, d);
+        if (!gpp__recipe_has(r, d)) /* what weights packed for it take is not known here */
+            continue;
         for (int j = 0; j < r->partitions; j++)
             if (r->device_of[j] == d && r->home[j] == j)
                 need += gpp__recipe_block_end(r, j)->params_end + gpp__recipe_optimizer_bytes(r, j);
@@ -79,26 +81,42 @@ static gpp_status copy_settings(gpp_pipe *p, gpp_error *err)
                : gpp__fail(err, GPP_ENOMEM, "a copy of \"%.80s\"", r->lr_schedule_text);
 }
 
-/* Memory comes last, so that wrong options are reported before any is taken. */
-static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *options,
-                        gpp_error *err)
+/* What a rank needs to run its partitions, before any large memory is taken. */
+static gpp_status equip(gpp_pipe *p, gpp_error *err)
 {
-    gpp_status status = gpp__recipe_new(&p->own_recipe, model, options, start_runtime, p, err);
-    if (status != GPP_OK)
-        return status;
     p->recipe = p->own_recipe;
-    status = copy_settings(p, err);
+    gpp_status status = copy_settings(p, err);
+    if (status == GPP_OK && p->comm)
+        status = p->comm->transport->start(p->comm, err);
+    p->messages = status == GPP_OK && p->comm;
     if (status == GPP_OK)
         status = gpp__executors_start(p, err);
     if (status == GPP_OK)
         status = gpp__params_list(p, err);
     if (status == GPP_OK)
         status = make_slots(p, err);
-    if (status == GPP_OK)
-        status = parameters_fit(p, err);
+    return status == GPP_OK ? parameters_fit(p, err) : status;
+}
+
+/* Memory comes last, so that wrong options are reported before any is taken. */
+static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_options *options,
+                        gpp_error *err)
+{
+    p->comm = options && options->struct_size == sizeof *options ? options->comm : NULL;
+    const gpp__ranks ranks = gpp__comm_ranks(p->comm);
+    const gpp__recipe_site site = {start_runtime, p, &ranks};
+    gpp__comm_begin(p->comm);
+    gpp_status status = gpp__recipe_new(&p->own_recipe, model, options, &site, err);
+    if (status != GPP_OK)
+        return status;
+    p->number = p->comm ? p->comm->pipes++ : 0;
+    status = equip(p, err);
+    status = gpp__executors_agree(p, status, err);
     if (status == GPP_OK)
         status = reserve(p, options ? options->batch : 0, err);
-    return status == GPP_OK ? gpp__params_init(p, err) : status;
+    if (status == GPP_OK)
+        status = gpp__params_init(p, err);
+    return gpp__agree(p, "a new pipe", status, 0, err);
 }
 
 gpp_status gpp_pipe_new(gpp_pipe **pipe, const gpp_model *model, const gpp_pipe_options *options,
@@ -135,6 +153,8 @@ void gpp_pipe_free(gpp_pipe *p)
     if (p->recipe)
         gpp__executors_stop(p);
     gpp__recipe_free(p->own_recipe);
+    if (p->messages)
+        p->comm->transport->stop(p->comm);
     gpp__runtime_release(&p->runtime); /* last: handles are unregistered while StarPU runs */
     for (int k = 0; k < GPP__FLIGHTS; k++) {
         gpp__job_release(&p->flight[k].job);
@@ -182,11 +202,16 @@ gpp_status gpp_pipe_memory(const gpp_pipe *p, int device, size_t *planned, size_
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     if (device < 0 || device >= p->recipe->devices)
         return gpp__fail(err, GPP_EINVAL, "device %d of %d", device, p->recipe->devices);
+    size_t bytes[] = {p->device[device].planned, atomic_load(&p->device[device].meter.peak)};
+    gpp__comm_begin(p->comm);
+    gpp_status status = gpp__agree(p, "gpp_pipe_memory", GPP_OK, (uint64_t)device, err);
+    if (status == GPP_OK && p->comm)
+        status = gpp__comm_spread(p->comm, p->recipe->rank_of[device], bytes, sizeof bytes, err);
     if (planned)
-        *planned = p->device[device].planned;
+        *planned = bytes[0];
     if (peak)
-        *peak = atomic_load(&p->device[device].meter.peak);
-    return GPP_OK;
+        *peak = bytes[1];
+    return status;
 }
 
 gpp_status gpp_pipe_draw(gpp_pipe *p, gpp_picture picture, int64_t batch, char **text,

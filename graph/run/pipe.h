@@ -21,6 +21,7 @@
  *     at_exit.c       ends steps when the program ends
  *     ledger.c        lists the arrays that a file may hold (ledger.h)
  *     state_file.c    saves and loads parameters and the state of training
+ *     comm.c          what ranks agree on (comm.h); threads.c: ranks that are threads
  */
 #ifndef GPP_RUN_PIPE_H
 #define GPP_RUN_PIPE_H
@@ -30,6 +31,7 @@
 
 #include "codelets/tasks/cell.h"
 #include "graph/plan/step.h"
+#include "graph/run/comm.h"
 #include "graph/run/runtime.h"
 #include "sched/policy.h"
 
@@ -39,12 +41,13 @@ typedef struct gpp__task_graph {
     gpp__step_plan step;
     int instance;         /* 0, or the index + 1 of the kept forward whose buffers it uses */
     int flight;           /* index of the flight that runs it */
+    size_t here;          /* tasks that run on this rank */
     uint64_t used;        /* the cache's clock when it was last asked for */
     gpp__cell *cell;      /* [tasks] */
     gpp__ticket *ticket;  /* [tasks] */
     double *ms;           /* [tasks] how long each task took when it last ran */
     char *result;         /* [tasks * GPP__RESULT_BYTES] page-locked; NULL: no device is a GPU */
-    gpp__handle **handle; /* [plan->buffers] */
+    gpp__handle **handle; /* [plan->buffers] NULL: this rank does not use it */
 } gpp__task_graph;
 
 enum { GPP__TASK_GRAPHS = 16 };
@@ -78,6 +81,7 @@ enum { GPP__FLIGHTS = 1 + GPP_MAX_SUBMITTED };
 /** A run of a task graph: launched, landed, and then its outcome. */
 typedef struct gpp__flight {
     gpp__job job;
+    double launched;        /* when all ranks had agreed to launch it; seconds, CLOCK_MONOTONIC */
     gpp__task_graph *graph; /* the last one launched; NULL: none yet, or it was freed */
     bool flying;            /* launched, not landed */
     char *learn_attr;       /* [parameters][optimizer->attr_size] for its update */
@@ -158,8 +162,12 @@ struct gpp_pipe {
     gpp__recipe *own_recipe; /* only gpp_pipe_freeze changes it */
     const gpp__recipe *recipe;
 
+    gpp_comm *comm;  /* the ranks that run it; NULL: this process alone */
+    uint64_t number; /* of the communicator's pipes */
+    bool messages;   /* its transport was started */
+
     gpp__runtime runtime;
-    gpp__pipe_device *device; /* [recipe->devices] */
+    gpp__pipe_device *device; /* [recipe->devices] those of other ranks are zeros */
     int *node_of;             /* [recipe->devices] memory node */
 
     gpp__slots *slots[GPP__CLASSES]; /* [slot_lists] */
@@ -177,6 +185,7 @@ struct gpp_pipe {
     gpp__flight flight[GPP__FLIGHTS];
     gpp__submitted submitted;
     uint64_t runs;               /* launched */
+    uint64_t settled;            /* the last run when a failure was last reported */
     atomic_uint_fast64_t failed; /* run that has failed and was not reported; UINT64_MAX: none */
     gpp__last_step last;
 
@@ -194,9 +203,23 @@ struct gpp_pipe {
     gpp__exit_entry at_exit;
 };
 
+/** As gpp__ranks_gather, among the ranks of the pipe. */
+static inline gpp_status gpp__agree(const gpp_pipe *p, const char *what, gpp_status status,
+                                    uint64_t key, gpp_error *err)
+{
+    return gpp__ranks_gather(&p->recipe->ranks, what, status, key, NULL, 0, NULL, err);
+}
+/** A task that runs on this rank. */
+static inline bool gpp__runs_here(const gpp_pipe *p, const gpp__task_graph *g, size_t task)
+{
+    return gpp__recipe_has(p->recipe, g->step.plan->task[task].device);
+}
+
 /* --- executors: what runs the tasks of each device (executors.c) ------------------------------ */
 
 gpp_status gpp__executors_start(gpp_pipe *pipe, gpp_error *err);
+/** Hear of the memory nodes of other ranks' devices. @param status  of this rank so far */
+gpp_status gpp__executors_agree(gpp_pipe *pipe, gpp_status status, gpp_error *err);
 void gpp__executors_stop(gpp_pipe *pipe);
 
 /* --- handles: the memory of buffers (handles.c) ----------------------------------------------- */
@@ -205,6 +228,8 @@ void gpp__executors_stop(gpp_pipe *pipe);
  * @param other  second device that uses it, which may need a copy; -1: none */
 gpp_status gpp__slot_get(gpp_pipe *pipe, int instance, gpp__class cls, int j, int slot,
                          size_t bytes, int device, int other, gpp__handle **handle, gpp_error *err);
+/** Get a handle for every buffer that this rank uses. */
+gpp_status gpp__slots_fill(gpp_pipe *pipe, gpp__task_graph *graph, gpp_error *err);
 /** Bytes by which a plan's buffers would raise what is planned for a device. */
 size_t gpp__slots_missing(const gpp_pipe *pipe, const gpp__task_graph *graph, int device);
 /** Which list of its class has a buffer's handle. Losses and norms are read when the next step has

@@ -225,7 +225,7 @@ static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *
     for (size_t k = 0; k < g->step.plan->tasks; k++) {
         const gpp__task *t = &g->step.plan->task[k];
         const gpp__cell *c = &g->cell[k];
-        if (s->step.status != GPP_OK && !(c->end > c->start))
+        if (!gpp__runs_here(p, g, k) || (s->step.status != GPP_OK && !(c->end > c->start)))
             continue;
         s->task[ran++] =
             (gpp_trace_task){.kind = gpp__kind_letter((gpp__kind)t->kind),

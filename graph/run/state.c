@@ -46,7 +46,7 @@ gpp_status gpp__commit_statistics(gpp_pipe *p, const gpp__task_graph *g, gpp_err
         return GPP_OK;
     gpp_status status = GPP_OK;
     for (int j = 0; j < p->recipe->partitions && status == GPP_OK; j++)
-        if (p->recipe->stage[j].stats_bytes)
+        if (p->recipe->stage[j].stats_bytes && gpp__recipe_holds(p->recipe, j))
             status = commit_partition(p, j, count, err);
     return status;
 }

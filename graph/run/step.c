@@ -18,6 +18,7 @@ static gpp_status usable(gpp_pipe *p, gpp_error *err)
 {
     if (!p)
         return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    gpp__comm_begin(p->comm);
     gpp__settle(p);
     if (p->broken)
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
@@ -68,20 +69,21 @@ static gpp_status prepare(gpp_pipe *p, gpp__flight *f, gpp__call *c, int kept, g
                : status;
 }
 
-static gpp_status run_call(gpp_pipe *p, gpp__call c, int kept, uint64_t step, gpp__batch *rows,
-                           gpp_error *err)
+/* Run a call, unless it has been found wrong. */
+static gpp_status run_call(gpp_pipe *p, gpp_status status, gpp__call c, int kept, uint64_t step,
+                           gpp__batch *rows, gpp_error *err)
 {
     char *room[GPP__MAX_TENSORS] = {NULL};
     gpp__flight *f = gpp__flight_free(p, true);
     gpp__job *job = &f->job;
     gpp__task_graph *g;
-    gpp_status status = prepare(p, f, &c, kept, rows, &g, err);
+    if (status == GPP_OK)
+        status = prepare(p, f, &c, kept, rows, &g, err);
     if (status != GPP_OK)
-        return status;
+        return gpp__agree(p, "a step", status, 0, err);
     int pieces = g->step.plan->shape.micro_batches;
     status = gpp__split_fixed_gradients(p, job, pieces, room, err);
-    if (status == GPP_OK)
-        status = fly(p, f, g, step, err);
+    status = status == GPP_OK ? fly(p, f, g, step, err) : gpp__agree(p, "a step", status, 0, err);
     /* Stuck tasks may still write these: gpp__stuck_settle frees them when the tasks have ended. */
     for (int k = 0; k < p->recipe->network->inputs && p->watchdog.stuck; k++)
         p->watchdog.late[k] = room[k] ? job->grad_x[k].data : NULL;
@@ -118,12 +120,12 @@ static gpp_status check_train(const gpp_pipe *p, gpp__call *c, gpp_error *err)
     return GPP_OK;
 }
 
-static gpp_status train(gpp_pipe *p, gpp__call c, double *loss, gpp_error *err)
+static gpp_status train(gpp_pipe *p, gpp_status status, gpp__call c, double *loss, gpp_error *err)
 {
     gpp__batch rows;
-    gpp_status status = check_train(p, &c, err);
     if (status == GPP_OK)
-        status = run_call(p, c, -1, p->steps, &rows, err);
+        status = check_train(p, &c, err);
+    status = run_call(p, status, c, -1, p->steps, &rows, err);
     if (status != GPP_OK)
         return status;
     p->steps++; /* only now: a failed pass does not use up random numbers */
@@ -136,10 +138,12 @@ gpp_status gpp_pipe_step(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *tar
                          const gpp_tensor *y, double *loss, gpp_error *err)
 {
     gpp_status status = usable(p, err);
+    if (!p)
+        return status;
     if (status == GPP_OK)
         status = need_optimizer(p, err);
     gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
-    return status == GPP_OK ? train(p, c, loss, err) : status;
+    return train(p, status, c, loss, err);
 }
 
 gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
@@ -148,7 +152,7 @@ gpp_status gpp_pipe_gradients(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor
 {
     gpp_status status = usable(p, err);
     gpp__call c = {.x = x, .target = target, .y = y, .grad_x = grad_x};
-    return status == GPP_OK ? train(p, c, loss, err) : status;
+    return p ? train(p, status, c, loss, err) : status;
 }
 
 /* --- forward now, backward later -------------------------------------------------------------- */
@@ -176,22 +180,20 @@ gpp_status gpp_pipe_forward(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *
                             gpp_error *err)
 {
     gpp_status status = usable(p, err);
-    if (status != GPP_OK)
+    if (!p)
         return status;
-    if (!y)
-        return gpp__fail(err, GPP_EINVAL, "y is NULL");
+    if (status == GPP_OK && !y)
+        status = gpp__fail(err, GPP_EINVAL, "y is NULL");
     /* There is at most one forward without a name: a new one takes its place. */
     int index = pass ? -1 : kept_index(p, NAMELESS);
-    if (index < 0)
+    if (index < 0 && status == GPP_OK)
         status = gpp__kept_find(p, &index, err);
-    if (status != GPP_OK)
-        return status;
     gpp__call c = {.flags = GPP__DO_FORWARD | GPP__DO_KEEP | GPP__DO_GRAD_INPUT | GPP__DO_OUTPUTS,
                    .x = x,
                    .y = y};
     gpp__batch rows;
     p->ran = false;
-    status = run_call(p, c, index, p->steps, &rows, err);
+    status = run_call(p, status, c, index, p->steps, &rows, err);
     if (p->ran)
         p->kept.forward[index].used = false; /* an earlier nameless one, now overwritten */
     if (status != GPP_OK)
@@ -219,28 +221,35 @@ static gpp_status same_rows(const gpp_pipe *p, const gpp__kept_forward *k, const
     return GPP_OK;
 }
 
-gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const gpp_tensor *grad_y,
-                             const gpp_tensor *grad_x, gpp_error *err)
+/* @param index  out: of the kept forward */
+static gpp_status check_backward(const gpp_pipe *p, int pass, const gpp_tensor *x,
+                                 const gpp_tensor *grad_y, int *index, gpp_error *err)
 {
-    gpp_status status = usable(p, err);
-    if (status != GPP_OK)
-        return status;
-    int index = kept_index(p, pass);
-    if (index < 0)
+    *index = kept_index(p, pass);
+    if (*index < 0)
         return gpp__fail(err, GPP_ESTATE,
                          "there is no forward %d to go back from: call gpp_pipe_forward first (-1: "
                          "without a name); an update, or setting a parameter, discards it",
                          pass);
     if (!x || !grad_y)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", x ? "grad_y" : "x");
-    status = same_rows(p, &p->kept.forward[index], x, err);
-    if (status != GPP_OK)
+    return same_rows(p, &p->kept.forward[*index], x, err);
+}
+
+gpp_status gpp_pipe_backward(gpp_pipe *p, int pass, const gpp_tensor *x, const gpp_tensor *grad_y,
+                             const gpp_tensor *grad_x, gpp_error *err)
+{
+    int index = -1;
+    gpp_status status = usable(p, err);
+    if (!p)
         return status;
+    if (status == GPP_OK)
+        status = check_backward(p, pass, x, grad_y, &index, err);
     gpp__call c = {
         .flags = GPP__DO_BACKWARD | GPP__DO_GRAD_INPUT, .x = x, .grad_y = grad_y, .grad_x = grad_x};
     gpp__batch rows;
     p->ran = false;
-    status = run_call(p, c, index, p->kept.forward[index].step, &rows, err);
+    status = run_call(p, status, c, index, index < 0 ? 0 : p->kept.forward[index].step, &rows, err);
     if (p->ran)
         p->kept.forward[index].used = false;
     return status;
@@ -271,14 +280,14 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
                              const gpp_tensor *y, double *loss, gpp_error *err)
 {
     gpp_status status = usable(p, err);
+    if (!p)
+        return status;
     if (status == GPP_OK && target)
         status = need_loss(p, err);
-    if (status != GPP_OK)
-        return status;
-    if (loss && !target)
-        return gpp__fail(err, GPP_EINVAL, "a loss is wanted but target is NULL");
+    if (status == GPP_OK && loss && !target)
+        status = gpp__fail(err, GPP_EINVAL, "a loss is wanted but target is NULL");
     gpp__batch rows;
-    status = run_call(p, evaluation(x, target, y), -1, p->steps, &rows, err);
+    status = run_call(p, status, evaluation(x, target, y), -1, p->steps, &rows, err);
     if (status == GPP_OK && loss)
         *loss = p->flight[0].loss;
     return status;
@@ -286,18 +295,20 @@ gpp_status gpp_pipe_evaluate(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor 
 
 /* --- submitted now, waited for later ---------------------------------------------------------- */
 
-static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
+/* Submit a call, unless it has been found wrong. */
+static gpp_status submit(gpp_pipe *p, gpp_status status, gpp__call c, gpp_error *err)
 {
     gpp__flight *f = gpp__flight_free(p, false);
     gpp__task_graph *g;
     gpp__batch rows;
-    if (!f)
-        return gpp__fail(err, GPP_ESTATE,
-                         "%d steps are submitted and not waited for: that is the most",
-                         p->submitted.count);
-    gpp_status status = prepare(p, f, &c, -1, &rows, &g, err);
+    if (status == GPP_OK && !f)
+        status = gpp__fail(err, GPP_ESTATE,
+                           "%d steps are submitted and not waited for: that is the most",
+                           p->submitted.count);
     if (status == GPP_OK)
-        status = gpp__flight_launch(p, f, g, p->steps, err);
+        status = prepare(p, f, &c, -1, &rows, &g, err);
+    status = status == GPP_OK ? gpp__flight_launch(p, f, g, p->steps, err)
+                              : gpp__agree(p, "a step", status, 0, err);
     if (status != GPP_OK)
         return status;
     /* Count it now: the next step may be submitted before this one lands, and a failure takes the
@@ -309,8 +320,7 @@ static gpp_status submit(gpp_pipe *p, gpp__call c, gpp_error *err)
 
 static gpp_status submittable(const gpp_pipe *p, gpp_error *err)
 {
-    if (!p)
-        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
+    gpp__comm_begin(p->comm);
     return p->broken ? gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable")
                      : GPP_OK;
 }
@@ -319,21 +329,25 @@ gpp_status gpp_pipe_submit(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *t
                            const gpp_tensor *y, gpp_error *err)
 {
     gpp__call c = {.flags = GPP__DO_UPDATE, .x = x, .target = target, .y = y};
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     gpp_status status = submittable(p, err);
     if (status == GPP_OK)
         status = need_optimizer(p, err);
     if (status == GPP_OK)
         status = check_train(p, &c, err);
-    return status == GPP_OK ? submit(p, c, err) : status;
+    return submit(p, status, c, err);
 }
 
 gpp_status gpp_pipe_submit_evaluation(gpp_pipe *p, const gpp_tensor *x, const gpp_tensor *target,
                                       const gpp_tensor *y, gpp_error *err)
 {
+    if (!p)
+        return gpp__fail(err, GPP_EINVAL, "pipe is NULL");
     gpp_status status = submittable(p, err);
     if (status == GPP_OK && target)
         status = need_loss(p, err);
-    return status == GPP_OK ? submit(p, evaluation(x, target, y), err) : status;
+    return submit(p, status, evaluation(x, target, y), err);
 }
 
 gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
@@ -343,8 +357,11 @@ gpp_status gpp_pipe_wait(gpp_pipe *p, double *loss, gpp_error *err)
     if (!p->submitted.count)
         return gpp__fail(err, GPP_ESTATE, "no step is submitted that was not waited for");
     gpp__flight *f = &p->flight[p->submitted.flight[0]];
+    gpp__comm_begin(p->comm);
     if (!p->submitted.landed) { /* gpp__settle may have landed it already */
         p->submitted.landed = 1;
+        p->last.known = false; /* nobody can ask for the bound of the step before any more */
+        p->last.graph = NULL;
         gpp__flight_land(p, f);
     }
     if (f->job.run == atomic_load(&p->failed))
@@ -396,16 +413,18 @@ gpp_status gpp_pipe_discard_gradients(gpp_pipe *p, gpp_error *err)
 gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
 {
     gpp_status status = usable(p, err);
+    if (!p)
+        return status;
     if (status == GPP_OK)
         status = need_optimizer(p, err);
-    if (status != GPP_OK)
-        return status;
-    if (!p->has_grads)
-        return gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
+    if (status == GPP_OK && !p->has_grads)
+        status = gpp__fail(err, GPP_ESTATE, "there are no gradients to update from");
     gpp__task_graph *g;
     gpp__batch none = {{0}};
-    status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &g, err);
-    return status == GPP_OK ? fly(p, &p->flight[0], g, p->steps, err) : status;
+    if (status == GPP_OK)
+        status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &g, err);
+    return status == GPP_OK ? fly(p, &p->flight[0], g, p->steps, err)
+                            : gpp__agree(p, "a step", status, 0, err);
 }
 
 /* --- reports ---------------------------------------------------------------------------------- */
@@ -416,6 +435,7 @@ gpp_status gpp_pipe_last_step(const gpp_pipe *p, gpp_step_stats *stats, gpp_erro
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "stats" : "pipe");
     if (!p->last.known)
         return gpp__fail(err, GPP_ESTATE, "no step has run, or the last one failed");
+    gpp__comm_begin(p->comm);
     *stats = p->last.stats;
     gpp_status status = gpp__flight_bound(p, &stats->bound_ms, err);
     stats->efficiency = stats->step_ms > 0 ? stats->bound_ms / stats->step_ms : 1;

@@ -13,6 +13,8 @@
 static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     for (int d = 0; d < p->recipe->devices; d++) {
+        if (!gpp__recipe_has(p->recipe, d))
+            continue;
         size_t limit = gpp__recipe_limit(p->recipe, &p->choice, d),
                need = p->device[d].planned + gpp__slots_missing(p, g, d);
         if (limit && need > limit)
@@ -26,19 +28,6 @@ static gpp_status within_limit(const gpp_pipe *p, const gpp__task_graph *g, gpp_
 }
 
 /* --- making ----------------------------------------------------------------------------------- */
-
-static gpp_status get_handles(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
-{
-    for (size_t k = 0; k < g->step.plan->buffers; k++) {
-        const gpp__buffer *b = &g->step.plan->buffer[k];
-        gpp_status status =
-            gpp__slot_get(p, g->instance, (gpp__class)b->cls, gpp__slot_list(g, b),
-                          gpp__slot_of(g, b), b->bytes, b->device, b->other, &g->handle[k], err);
-        if (status != GPP_OK)
-            return status;
-    }
-    return GPP_OK;
-}
 
 /* Memory for the values that tasks on GPUs make for the host. */
 static gpp_status get_results(const gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
@@ -90,6 +79,8 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
         c->row0[b] = t->i < 0 ? 0 : t->i * g->step.full->rows.rows[b];
         c->rows[b] = set->rows.rows[b];
     }
+    for (int a = 0; a < t->access_count; a++)
+        c->notes |= g->handle[t->access[a].buffer]->noted;
     g->ticket[k].lane = p->device[t->device].lane;
     if (c->device->cuda) {
         c->result = g->result + k * GPP__RESULT_BYTES;
@@ -129,40 +120,81 @@ static void graph_free(gpp_pipe *p, gpp__task_graph *g)
     free(g);
 }
 
+/* The same on all ranks, if they are to understand each other. */
+static uint64_t plan_hash(const gpp_pipe *p, const gpp__task_graph *g, gpp_status status)
+{
+    uint64_t h = GPP__HASH;
+    const gpp__plan *plan = g->step.plan;
+    if (status != GPP_OK || !gpp__ranks_are_several(&p->recipe->ranks))
+        return h;
+    for (size_t k = 0; k < plan->tasks; k++) {
+        const gpp__task *t = &plan->task[k];
+        const int32_t number[] = {t->kind, t->i, t->j, t->device, t->order, t->access_count};
+        h = gpp__hash(h, number, sizeof number);
+        h = gpp__hash(h, t->access, (size_t)t->access_count * sizeof *t->access);
+    }
+    for (size_t k = 0; k < plan->buffers; k++)
+        h = gpp__hash(h, &plan->buffer[k].bytes, sizeof plan->buffer[k].bytes);
+    return plan->messages ? gpp__hash(h, plan->message, plan->messages * sizeof *plan->message) : h;
+}
+
+/* A lane can grow only when idle, as now: for all steps that may be in flight. */
+static gpp_status reserve_lanes(const gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int d = 0; d < p->recipe->devices && status == GPP_OK; d++)
+        if (gpp__recipe_has(p->recipe, d))
+            status =
+                gpp__lane_reserve(p->device[d].lane, GPP__FLIGHTS * g->step.plan->count[d], err);
+    return status;
+}
+
+/* What a planned step takes on this rank. */
+static gpp_status fill(gpp_pipe *p, gpp__task_graph *g, gpp_error *err)
+{
+    size_t tasks = g->step.plan->tasks;
+    gpp_status status = within_limit(p, g, err); /* before any buffer is made */
+    if (status != GPP_OK)
+        return status;
+    g->cell = calloc(tasks + 1, sizeof *g->cell);
+    g->ticket = calloc(tasks + 1, sizeof *g->ticket);
+    g->ms = calloc(tasks + 1, sizeof *g->ms);
+    g->handle = calloc(g->step.plan->buffers + 1, sizeof *g->handle);
+    if (!g->cell || !g->ticket || !g->ms || !g->handle)
+        return gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", tasks);
+    status = get_results(p, g, err);
+    if (status == GPP_OK)
+        status = reserve_lanes(p, g, err);
+    return status;
+}
+
 static gpp_status graph_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows, int instance,
                             int flight, gpp__task_graph **graph, gpp_error *err)
 {
     gpp__task_graph *g = calloc(1, sizeof *g);
     if (!g)
-        return gpp__fail(err, GPP_ENOMEM, "a plan");
+        return gpp__agree(p, "a plan", gpp__fail(err, GPP_ENOMEM, "a plan"), 0, err);
     g->instance = instance;
     g->flight = flight;
     gpp_status status = gpp__step_plan_init(&g->step, &p->programs, &p->choice, flags, rows, err);
     if (status == GPP_OK)
-        status = within_limit(p, g, err); /* before any buffer is made */
-    if (status != GPP_OK)
-        goto free_graph;
-    g->cell = calloc(g->step.plan->tasks + 1, sizeof *g->cell);
-    g->ticket = calloc(g->step.plan->tasks + 1, sizeof *g->ticket);
-    g->ms = calloc(g->step.plan->tasks + 1, sizeof *g->ms);
-    g->handle = calloc(g->step.plan->buffers + 1, sizeof *g->handle);
-    if (!g->cell || !g->ticket || !g->ms || !g->handle) {
-        status = gpp__fail(err, GPP_ENOMEM, "a plan of %zu tasks", g->step.plan->tasks);
-        goto free_graph;
+        status = fill(p, g, err);
+    bool grows = status == GPP_OK;
+    if (grows)
+        status = gpp__slots_fill(p, g, err);
+    for (size_t k = 0; status == GPP_OK && k < g->step.plan->tasks; k++)
+        if (gpp__runs_here(p, g, k)) {
+            fill_cell(p, g, k);
+            g->here++;
+        }
+    status = gpp__agree(p, "a plan", status, plan_hash(p, g, status), err);
+    if (status == GPP_OK) {
+        *graph = g;
+        return GPP_OK;
     }
-    status = get_results(p, g, err);
-    if (status != GPP_OK)
-        goto free_graph;
-    status = get_handles(p, g, err);
-    if (status != GPP_OK) {
-        gpp__task_graph_free_all(p); /* a handle that could not grow is gone for all task graphs */
-        goto free_graph;
-    }
-    for (size_t k = 0; k < g->step.plan->tasks; k++)
-        fill_cell(p, g, k);
-    *graph = g;
-    return GPP_OK;
-free_graph:
+    /* A handle that could not grow is gone for all task graphs, and all ranks keep the same ones. */
+    if (grows || gpp__ranks_are_several(&p->recipe->ranks))
+        gpp__task_graph_free_all(p);
     graph_free(p, g);
     return status;
 }

@@ -45,9 +45,10 @@ static bool fits(const gpp_tensor *t, const gpp__desc *d, int64_t rows)
     return true;
 }
 
-/** Check that `t` is rows of `d`. @param rows  in: expected, or -1 for any; out: the tensor's */
+/** Check that `t` is rows of `d`. @param rows  in: expected, or -1 for any; out: the tensor's
+ * @param used  by tasks of this rank; else its data does not matter */
 static gpp_status take_rows(const char *name, const gpp_tensor *t, const gpp__desc *d,
-                            int64_t *rows, bool optional, gpp__rows *out, gpp_error *err)
+                            int64_t *rows, bool optional, bool used, gpp__rows *out, gpp_error *err)
 {
     if (!t)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", name);
@@ -56,9 +57,9 @@ static gpp_status take_rows(const char *name, const gpp_tensor *t, const gpp__de
     if (!fits(t, d, *rows))
         return mismatch(name, t, d, *rows, err);
     *rows = t->rank ? t->dim[0] : 1;
-    if (!t->data && *rows > 0)
+    if (used && !t->data && *rows > 0)
         return gpp__fail(err, GPP_EINVAL, "%s has %lld rows but no data", name, (long long)*rows);
-    *out = (gpp__rows){t->data, gpp__desc_bytes(d), d->batch, d->rows};
+    *out = (gpp__rows){used ? t->data : NULL, gpp__desc_bytes(d), d->batch, d->rows};
     return GPP_OK;
 }
 
@@ -73,6 +74,31 @@ typedef struct kind {
     gpp__rows *rows;
 } kind;
 
+/* The last partition, with outputs and losses, is on this rank. */
+static bool has_end(const gpp_pipe *p)
+{
+    return gpp__recipe_holds(p->recipe, p->recipe->partitions - 1);
+}
+
+/* The partition that has an operator. */
+static int partition_of(const gpp_pipe *p, int node)
+{
+    int j = 0;
+    while (j < p->recipe->partitions - 1 &&
+           node >= p->recipe->stage[j].first + p->recipe->stage[j].count)
+        j++;
+    return j;
+}
+
+/* A task of this rank reads or writes the caller's tensor. Outputs are the last partition's. */
+static bool is_used(const gpp_pipe *p, int value)
+{
+    const gpp__value *v = &p->recipe->network->value[value];
+    if (v->consumer == GPP__CALLER)
+        return has_end(p);
+    return v->consumer < 0 || gpp__recipe_holds(p->recipe, partition_of(p, v->consumer));
+}
+
 static gpp_status take_kind(const gpp_pipe *p, const kind *k, gpp__batch *batch, int pieces,
                             gpp_error *err)
 {
@@ -82,7 +108,8 @@ static gpp_status take_kind(const gpp_pipe *p, const kind *k, gpp__batch *batch,
         snprintf(name, sizeof name, k->count > 1 ? "%s[%d]" : "%s", k->name, t);
         int64_t fixed = d->rows * (k->per_piece ? pieces : 1);
         int64_t *rows = d->batch == GPP_ROWS_FIXED ? &fixed : &batch->rows[d->batch];
-        gpp_status status = take_rows(name, &k->tensor[t], d, rows, k->optional, &k->rows[t], err);
+        gpp_status status = take_rows(name, &k->tensor[t], d, rows, k->optional,
+                                      is_used(p, k->value[t]), &k->rows[t], err);
         if (status != GPP_OK)
             return status;
     }
@@ -117,16 +144,6 @@ static gpp_status check_apart(const kind *out, const kind *in, const gpp__batch 
 
 /* --- values that a device cannot check -------------------------------------------------------- */
 
-/* The stage that has an operator. */
-static const gpp__stage *stage_of(const gpp_pipe *p, int node)
-{
-    int j = 0;
-    while (j < p->recipe->partitions - 1 &&
-           node >= p->recipe->stage[j].first + p->recipe->stage[j].count)
-        j++;
-    return &p->recipe->stage[j];
-}
-
 /* A kernel on a GPU cannot report a wrong value (an index out of range), so check the values of
  * inputs that go to one here. */
 static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error *err)
@@ -134,7 +151,8 @@ static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error
     gpp_status status = GPP_OK;
     for (int t = 0; t < p->recipe->network->inputs && status == GPP_OK; t++) {
         int node = p->recipe->network->value[p->recipe->network->input[t]].consumer;
-        if (node < 0 || !stage_of(p, node)->cuda || !p->recipe->network->node[node].op->check)
+        if (node < 0 || !p->recipe->stage[partition_of(p, node)].cuda ||
+            !p->recipe->network->node[node].op->check)
             continue;
         const gpp__desc *d = &p->recipe->network->value[p->recipe->network->input[t]].desc;
         int64_t rows = d->batch == GPP_ROWS_FIXED ? d->rows : x[t].dim[0];
@@ -153,10 +171,11 @@ static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gp
     int64_t fixed = p->recipe->y_desc.rows * pieces;
     int64_t *rows =
         p->recipe->y_desc.batch == GPP_ROWS_FIXED ? &fixed : &batch->rows[p->recipe->y_desc.batch];
-    gpp_status status = take_rows("target", c->target, d, rows, false, &job->target, err);
+    gpp_status status =
+        take_rows("target", c->target, d, rows, false, has_end(p), &job->target, err);
     job->target.batch = p->recipe->y_desc.batch;
     job->target.rows = p->recipe->y_desc.rows;
-    if (status == GPP_OK)
+    if (status == GPP_OK && has_end(p))
         job->loss_divisor =
             p->recipe->loss->divisor(p->recipe->loss_attr, &p->recipe->y_desc, *rows,
                                      c->target->data, p->recipe->class_weight);
@@ -186,7 +205,7 @@ gpp_status gpp_pipe_keep_losses(gpp_pipe *p, const gpp_tensor *each, gpp_error *
     d.batch = p->recipe->y_desc.batch;
     d.rows = p->recipe->y_desc.rows;
     p->losses.rows = -1;
-    return take_rows("each", each, &d, &p->losses.rows, false, &p->losses.each, err);
+    return take_rows("each", each, &d, &p->losses.rows, false, has_end(p), &p->losses.each, err);
 }
 
 gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,

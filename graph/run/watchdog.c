@@ -87,13 +87,14 @@ static const gpp__access *access_to(const gpp__task *t, int buffer)
 
 /* The nearest earlier task that must still end before `task` may use a buffer; -1: there is
  * none. */
-static long holder_of(const gpp__task_graph *g, size_t task, const gpp__access *a)
+static long holder_of(const gpp_pipe *p, const gpp__task_graph *g, size_t task,
+                      const gpp__access *a)
 {
     for (size_t k = task; k-- > 0;) {
         const gpp__access *other = access_to(&g->step.plan->task[k], a->buffer);
         if (!other || (other->mode == GPP__READ && a->mode == GPP__READ))
             continue;
-        if (!has_ended(&g->cell[k]))
+        if (!gpp__runs_here(p, g, k) || !has_ended(&g->cell[k]))
             return (long)k;
         if (other->mode != GPP__READ)
             return -1;
@@ -107,7 +108,7 @@ static void say_cause(message *m, const gpp_pipe *p, const gpp__task_graph *g, s
     for (int a = 0; a < t->access_count; a++) {
         if (t->access[a].mode == GPP__WORKSPACE)
             continue;
-        long k = holder_of(g, task, &t->access[a]);
+        long k = holder_of(p, g, task, &t->access[a]);
         if (k < 0)
             continue;
         const gpp__task *other = &g->step.plan->task[k];
@@ -189,10 +190,12 @@ gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error 
     size_t left = 0;
     long blame = -1;
     for (size_t k = 0; k < g->step.plan->tasks; k++)
-        left += !has_ended(&g->cell[k]);
+        left += gpp__runs_here(p, g, k) && !has_ended(&g->cell[k]);
     say(&m, "no task has ended for %.3g s, %zu of %zu are left", p->watchdog.seconds, left,
-        g->step.plan->tasks);
+        g->here);
     for (int d = 0; d < p->recipe->devices; d++) {
+        if (!gpp__recipe_has(p->recipe, d))
+            continue;
         long k = say_device(&m, p, g, d);
         bool runs = k >= 0 && has_begun(&g->cell[k]);
         /* Rather blame a task that runs than one that waits. */
@@ -214,5 +217,5 @@ gpp_status gpp_pipe_set_watchdog(gpp_pipe *p, double seconds, gpp_error *err)
         return gpp__fail(err, GPP_EINVAL, "a watchdog needs a pipe and 0 ... 1e9 seconds, got %g",
                          seconds);
     p->watchdog.seconds = seconds;
-    return GPP_OK;
+    return p->comm ? gpp_comm_set_timeout(p->comm, seconds, err) : GPP_OK;
 }

@@ -653,7 +653,7 @@ gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
     *forecast = NULL;
     gpp_status status = check(model, pipe, f.options, err);
     if (status == GPP_OK)
-        status = gpp__recipe_new(&f.recipe, model, pipe, NULL, NULL, err);
+        status = gpp__recipe_new(&f.recipe, model, pipe, NULL, err);
     if (status != GPP_OK)
         return status;
     f.programs.recipe = f.recipe;

@@ -33,7 +33,7 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
         o.checkpoint =
             o.activation_limit || o.profile ? GPP_CHECKPOINT_BUDGET : GPP_CHECKPOINT_NEVER;
     o.memory_limit = 0;
-    status = gpp__recipe_new(&s->plain, copy, &o, NULL, NULL, err);
+    status = gpp__recipe_new(&s->plain, copy, &o, NULL, err);
     gpp_model_free(copy);
     return status;
 }

@@ -133,7 +133,7 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
     gpp__choice plain = *choice;
     plain.checkpoint = first;
     gpp_pipe_options o = gpp__choice_options(&plain, trial[first].balance);
-    gpp_status status = gpp__recipe_new(&r, choice->search->model, &o, NULL, NULL, err);
+    gpp_status status = gpp__recipe_new(&r, choice->search->model, &o, NULL, err);
     if (status != GPP_OK)
         return status;
     gpp__program_cache programs = {.recipe = r};

@@ -156,13 +156,20 @@ typedef struct gpp_pipe_options {
     /* On GPUs, let libraries use algorithms whose sums run in any order. They may be faster, but
      * two runs, or two cuts, then differ in the last bits. */
     bool cuda_any_algorithm;
+
+    /*
+     * Ranks that run the pipe together (gridpipe/comm.h). Partitions go to ranks in blocks, and on
+     * each rank to its devices; with `devices`, "rank:2/cpu:0" says which rank, "rank:2" leaves the
+     * cores to it. The communicator outlives the pipe. NULL: this process is alone.
+     */
+    struct gpp_comm *comm;
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
             false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL, GPP_MATH_F32, \
-            false                                                                                  \
+            false, NULL                                                                            \
     }
 
 /** Names of the built-in losses, optimizers and schedules (orders of tasks), NULL past the last.
