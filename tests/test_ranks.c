@@ -4,8 +4,10 @@
  */
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/pipes.h"
 #include "tests/support.h"
@@ -326,4 +328,420 @@ Test(ranks, every_kind_of_call_gives_the_same)
             expect_same_of(calls[k].what, &skips, &o, 2, calls[k].why);
             expect_same_of(calls[k].what, &test_models[0], &o, 4, calls[k].why);
         }
+}
+
+/* --- failures --------------------------------------------------------------------------------- */
+
+typedef struct failure {
+    gpp_status status;
+    gpp_error err;
+    bool unchanged; /* parameters are as before */
+    bool goes_on;   /* the next step succeeds */
+    double loss;    /* of that */
+} failure;
+
+typedef struct failing_case {
+    test_fault_at fault;
+    int layer, partitions;
+    bool submitted;
+    failure failure[MOST_RANKS];
+} failing_case;
+
+/* Six operators, any of which can be told to fail; one of them is `layer`. */
+static gpp_pipe *faulty_pipe(const failing_case *c, gpp_comm *comm)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model;
+    gpp_pipe *pipe;
+    int64_t dim = 12;
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = c->partitions;
+    o.chunks = 4;
+    o.loss = "mse";
+    o.optimizer = "adam lr=0.01";
+    o.comm = comm;
+    must(gpp_model_new(&model, &err), &err);
+    for (int k = 0; k < 6; k++) {
+        const gpp_attr id = GPP_INT("id", k == c->layer);
+        must(gpp_model_add_text(model, "linear out=12", &err), &err);
+        must(gpp__model_add_op(model, &test_op_faulty, NULL, &id, 1, &err), &err);
+    }
+    must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
+    must(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    gpp_model_free(model);
+    return pipe;
+}
+
+static gpp_status run_step(gpp_pipe *pipe, bool submitted, test_batch *b, double *loss,
+                           gpp_error *err)
+{
+    if (!submitted)
+        return gpp_pipe_step(pipe, &b->x, &b->target, &b->y, loss, err);
+    gpp_error later = GPP_ERROR_INIT;
+    must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
+    must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
+    gpp_status status = gpp_pipe_wait(pipe, loss, err), other = gpp_pipe_wait(pipe, NULL, &later);
+    cr_expect_eq(other, status == GPP_OK ? GPP_OK : GPP_ECANCELED, "%s", later.msg);
+    return status;
+}
+
+static void fail_on_rank(gpp_comm *comm, void *arg)
+{
+    failing_case *c = arg;
+    int rank = comm ? gpp_comm_rank(comm) : 0;
+    failure *f = &c->failure[rank];
+    gpp_pipe *pipe = faulty_pipe(c, comm);
+    test_batch b = test_batch_new(pipe, 8, 3);
+    test_trace before = {0}, after = {0};
+    gpp_error ignored = GPP_ERROR_INIT;
+    f->err = (gpp_error)GPP_ERROR_INIT;
+    test_trace_params(&before, pipe);
+    f->status = run_step(pipe, c->submitted, &b, NULL, &f->err);
+    test_trace_params(&after, pipe);
+    f->unchanged = test_trace_differs(&before, &after) < 0;
+    double x = 0; /* faults are for all ranks: no rank may go on before all have failed */
+    must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
+    if (rank == 0)
+        test_faults[1] = (test_fault_at){TEST_NO_FAULT, -1};
+    must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
+    f->goes_on = gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &x, &ignored) == GPP_OK;
+    f->loss = x;
+    test_batch_free(&b);
+    test_trace_free(&before);
+    test_trace_free(&after);
+    gpp_pipe_free(pipe);
+}
+
+Test(ranks, a_layer_that_fails_fails_on_all_ranks_alike)
+{
+    static const test_fault faults[] = {TEST_FAIL_FORWARD, TEST_FAIL_RECOMPUTE, TEST_FAIL_BACKWARD};
+    for (int layer = 0; layer < 6; layer++)
+        for (size_t k = 0; k < sizeof faults / sizeof *faults; k++)
+            for (int submitted = 0; submitted < 2; submitted++) {
+                failing_case alone = {.layer = layer, .partitions = 3, .submitted = submitted},
+                             c = alone;
+                test_fault_at fault = {faults[k], k == 1 ? 2 : -1};
+                test_faults[1] = fault;
+                fail_on_rank(NULL, &alone);
+                test_faults[1] = fault;
+                on_ranks(3, fail_on_rank, &c);
+                for (int r = 0; r < 3; r++) {
+                    const failure *f = &c.failure[r], *g = &alone.failure[0];
+                    cr_expect_eq(f->status, GPP_EKERNEL, "layer %d, rank %d: %s", layer, r,
+                                 f->err.msg);
+                    cr_expect_str_eq(f->err.msg, g->err.msg, "layer %d, rank %d", layer, r);
+                    cr_expect_eq(f->err.layer, g->err.layer);
+                    cr_expect_eq(f->err.partition, g->err.partition);
+                    cr_expect_eq(f->err.micro_batch, g->err.micro_batch);
+                    cr_expect(f->unchanged, "layer %d, rank %d", layer, r);
+                    cr_expect(f->goes_on, "layer %d, rank %d", layer, r);
+                    cr_expect_eq(f->loss, g->loss, "layer %d, rank %d", layer, r);
+                }
+            }
+}
+
+/* --- ranks that are not of one mind ----------------------------------------------------------- */
+
+typedef struct odd_case {
+    char why[48];
+    int odd; /* the rank that does otherwise */
+    void (*run)(gpp_comm *comm, bool odd, failure *f);
+    gpp_status status;
+    char message[48];
+    failure failure[MOST_RANKS];
+} odd_case;
+
+static gpp_pipe *plain_pipe(gpp_comm *comm, const gpp_pipe_options *options, gpp_error *err)
+{
+    gpp_model *model = test_model_new(&skips);
+    gpp_pipe *pipe = NULL;
+    gpp_pipe_options o = *options;
+    o.loss = "mse";
+    o.comm = comm;
+    gpp_pipe_new(&pipe, model, &o, err);
+    gpp_model_free(model);
+    return pipe;
+}
+
+static gpp_pipe_options plain_options(void)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 4;
+    o.chunks = 2;
+    o.optimizer = "sgd lr=0.1";
+    return o;
+}
+
+static void odd_chunks(gpp_comm *comm, bool odd, failure *f)
+{
+    gpp_pipe_options o = plain_options();
+    o.chunks += odd;
+    gpp_pipe *pipe = plain_pipe(comm, &o, &f->err);
+    cr_expect_null(pipe);
+}
+
+static void odd_option(gpp_comm *comm, bool odd, failure *f)
+{
+    gpp_pipe_options o = plain_options();
+    o.optimizer = odd ? "adamant lr=1" : o.optimizer;
+    cr_expect_null(plain_pipe(comm, &o, &f->err));
+}
+
+static void odd_model(gpp_comm *comm, bool odd, failure *f)
+{
+    gpp_pipe_options o = plain_options();
+    gpp_model *model = test_model_new(&test_models[odd ? 0 : 2]);
+    gpp_pipe *pipe;
+    o.comm = comm;
+    gpp_pipe_new(&pipe, model, &o, &f->err);
+    cr_expect_null(pipe);
+    gpp_model_free(model);
+}
+
+static void odd_limit(gpp_comm *comm, bool odd, failure *f)
+{
+    gpp_pipe_options o = plain_options();
+    (void)
+        odd; /* the limit is too small for the fullest device: on other ranks, too, the pipe fails */
+    o.memory_limit = 20000;
+    o.batch = 64;
+    cr_expect_null(plain_pipe(comm, &o, &f->err));
+}
+
+/* A step with something wrong on one rank; a step after it succeeds. */
+static void odd_step(gpp_comm *comm, failure *f, bool odd,
+                     void (*spoil)(test_batch *b, bool *skip_target))
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    test_batch b = test_batch_new(pipe, 8, 1), spoilt = b;
+    bool skip = false;
+    if (odd)
+        spoil(&spoilt, &skip);
+    f->status = gpp_pipe_step(pipe, &spoilt.x, skip ? NULL : &spoilt.target, NULL, NULL, &f->err);
+    f->goes_on = gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err) == GPP_OK;
+    cr_expect(f->goes_on, "%s", err.msg);
+    test_batch_free(&b);
+    gpp_pipe_free(pipe);
+}
+
+static void fewer_rows(test_batch *b, bool *skip)
+{
+    (void)skip;
+    b->x.dim[0] = b->target.dim[0] = 6;
+}
+
+static void no_target(test_batch *b, bool *skip)
+{
+    (void)b;
+    *skip = true;
+}
+
+static void no_data(test_batch *b, bool *skip)
+{
+    (void)skip;
+    b->x.data = b->target.data = NULL;
+}
+
+static void odd_rows(gpp_comm *comm, bool odd, failure *f)
+{
+    odd_step(comm, f, odd, fewer_rows);
+}
+
+static void odd_target(gpp_comm *comm, bool odd, failure *f)
+{
+    odd_step(comm, f, odd, no_target);
+}
+
+static void odd_data(gpp_comm *comm, bool odd, failure *f)
+{
+    odd_step(comm, f, odd, no_data);
+}
+
+static void odd_call(gpp_comm *comm, bool odd, failure *f)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    test_batch b = test_batch_new(pipe, 8, 1);
+    gpp_parameter_info info;
+    float value[4096];
+    must(gpp_pipe_parameter(pipe, 0, &info, &err), &err);
+    f->status = odd ? gpp_pipe_get(pipe, info.name, value, info.count, &f->err)
+                    : gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &f->err);
+    test_batch_free(&b);
+    gpp_pipe_free(pipe);
+}
+
+static void run_odd(gpp_comm *comm, void *arg)
+{
+    odd_case *c = arg;
+    int rank = gpp_comm_rank(comm);
+    c->failure[rank].err = (gpp_error)GPP_ERROR_INIT;
+    c->run(comm, rank == c->odd, &c->failure[rank]);
+}
+
+Test(ranks, ranks_that_differ_get_the_same_error)
+{
+    static odd_case cases[] = {
+        {"other options", 1, odd_chunks, GPP_EINVAL, "rank 1 differs from rank 0", {{0}}},
+        {"a wrong option", 2, odd_option, GPP_ENOENT, "rank 2: ", {{0}}},
+        {"another model", 0, odd_model, GPP_EINVAL, "differs from rank 0 in the model", {{0}}},
+        {"a memory limit", 0, odd_limit, GPP_ENOMEM, "bytes", {{0}}},
+        {"other rows", 2, odd_rows, GPP_EINVAL, "rank 2 differs from rank 0", {{0}}},
+        {"no target", 1, odd_target, GPP_EINVAL, "rank 1: target is NULL", {{0}}},
+        {"no data where it is read", 0, odd_data, GPP_EINVAL, "rank 0: x has 8 rows", {{0}}},
+        {"no data at the end", 2, odd_data, GPP_EINVAL, "rank 2: target has 8 rows", {{0}}},
+        {"another call", 1, odd_call, GPP_ESTATE, "all ranks must make the same calls", {{0}}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        on_ranks(3, run_odd, &cases[k]);
+        for (int r = 0; r < 3; r++) {
+            const gpp_error *e = &cases[k].failure[r].err;
+            cr_expect_eq(e->code, cases[k].status, "%s, rank %d: %s", cases[k].why, r, e->msg);
+            cr_expect(strstr(e->msg, cases[k].message), "%s, rank %d: %s", cases[k].why, r, e->msg);
+            cr_expect_str_eq(e->msg, cases[k].failure[0].err.msg, "%s", cases[k].why);
+        }
+    }
+}
+
+Test(ranks, data_may_be_missing_where_nobody_reads_it)
+{
+    static odd_case c = {"no data in between", 1, odd_data, GPP_OK, "", {{0}}};
+    on_ranks(3, run_odd, &c);
+    for (int r = 0; r < 3; r++)
+        cr_expect_eq(c.failure[r].status, GPP_OK, "rank %d: %s", r, c.failure[r].err.msg);
+}
+
+/* --- ranks that do not answer ----------------------------------------------------------------- */
+
+static atomic_bool gate_shut;
+
+static gpp_status gate_forward(gpp_call *call)
+{
+    while (atomic_load(&gate_shut))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    memcpy(call->out->data, call->in->data, (size_t)test_tensor_count(call->in) * sizeof(float));
+    return GPP_OK;
+}
+
+static gpp_status gate_backward(gpp_call *call)
+{
+    if (call->grad_in->data)
+        memcpy(call->grad_in->data, call->grad_out->data,
+               (size_t)test_tensor_count(call->grad_in) * sizeof(float));
+    return GPP_OK;
+}
+
+static gpp_status gate_infer(gpp_signature *s)
+{
+    s->outputs = 1;
+    s->out[0] = s->in[0];
+    return GPP_OK;
+}
+
+static const gpp_operator gate = {
+    .name = "gate", .infer = gate_infer, .forward = gate_forward, .backward = gate_backward};
+
+static gpp_pipe *gated_pipe(gpp_comm *comm)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model;
+    gpp_pipe *pipe;
+    int64_t dim = 8;
+    gpp_pipe_options o = plain_options();
+    o.partitions = 3;
+    o.loss = "mse";
+    o.comm = comm;
+    must(gpp_model_new(&model, &err), &err);
+    must(gpp_model_register(model, &gate, &err), &err);
+    must(gpp_model_add_text(model, "linear out=8; gate; linear out=8", &err), &err);
+    must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
+    must(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    gpp_model_free(model);
+    must(gpp_pipe_set_watchdog(pipe, 0.2, &err), &err);
+    return pipe;
+}
+
+typedef struct silent_case {
+    failure failure[MOST_RANKS];
+    pthread_barrier_t all;
+} silent_case;
+
+static void wait_for_gate(gpp_comm *comm, void *arg)
+{
+    silent_case *c = arg;
+    failure *f = &c->failure[gpp_comm_rank(comm)];
+    gpp_pipe *pipe = gated_pipe(comm);
+    test_batch b = test_batch_new(pipe, 8, 1);
+    f->err = (gpp_error)GPP_ERROR_INIT;
+    f->status = gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &f->err);
+    gpp_error later = GPP_ERROR_INIT;
+    cr_expect_eq(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &later), GPP_ESTATE, "%s",
+                 later.msg);
+    pthread_barrier_wait(&c->all);
+    atomic_store(&gate_shut, false);
+    gpp_pipe_free(pipe);
+    test_batch_free(&b);
+}
+
+Test(ranks, a_task_that_does_not_return_ends_the_step_on_all_ranks)
+{
+    silent_case c;
+    pthread_barrier_init(&c.all, NULL, 3);
+    atomic_store(&gate_shut, true);
+    on_ranks(3, wait_for_gate, &c);
+    for (int r = 0; r < 3; r++) {
+        cr_expect_eq(c.failure[r].status, GPP_ETIMEDOUT, "rank %d: %s", r, c.failure[r].err.msg);
+        cr_expect_str_eq(c.failure[r].err.msg, c.failure[0].err.msg);
+    }
+    cr_expect(strstr(c.failure[0].err.msg, "runs forward (0, 1)"), "%s", c.failure[0].err.msg);
+    pthread_barrier_destroy(&c.all);
+}
+
+/* Rank 1 ends after a step, as a process does that is killed. */
+static void lose_rank(gpp_comm *comm, void *arg)
+{
+    silent_case *c = arg;
+    int rank = gpp_comm_rank(comm);
+    failure *f = &c->failure[rank];
+    gpp_pipe *pipe = gated_pipe(comm);
+    test_batch b = test_batch_new(pipe, 8, 1);
+    gpp_error err = GPP_ERROR_INIT;
+    f->err = (gpp_error)GPP_ERROR_INIT;
+    must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    if (rank != 1) {
+        f->status = gpp_pipe_submit(pipe, &b.x, &b.target, NULL, &f->err);
+        if (f->status == GPP_OK)
+            f->status = gpp_pipe_wait(pipe, NULL, &f->err);
+        f->goes_on = gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, NULL) == GPP_OK;
+    }
+    gpp_pipe_free(pipe);
+    test_batch_free(&b);
+}
+
+Test(ranks, a_rank_that_is_gone_is_named_by_the_others)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_comm *comm[3];
+    silent_case c;
+    rank_thread thread[3];
+    must(gpp_comm_threads(comm, 3, &err), &err);
+    for (int r = 0; r < 3; r++) {
+        thread[r] = (rank_thread){.comm = comm[r], .run = lose_rank, .arg = &c};
+        pthread_create(&thread[r].thread, NULL, run_rank, &thread[r]);
+    }
+    pthread_join(thread[1].thread, NULL);
+    gpp_comm_free(comm[1]);
+    for (int r = 0; r < 3; r += 2) {
+        pthread_join(thread[r].thread, NULL);
+        gpp_comm_free(comm[r]);
+        cr_expect_eq(c.failure[r].status, GPP_ETIMEDOUT, "rank %d: %s", r, c.failure[r].err.msg);
+        cr_expect(strstr(c.failure[r].err.msg, "rank 1 has given no sign of life"), "%s",
+                  c.failure[r].err.msg);
+        cr_expect(!c.failure[r].goes_on);
+    }
 }

@@ -198,10 +198,14 @@ static gpp_status exchange(const gpp__recipe *r, gpp__program_set *const set[], 
     char *mine = calloc((size_t)r->ranks.count + 1, bytes + 1), *all = mine ? mine + bytes : NULL;
     if (!mine && status == GPP_OK)
         status = gpp__fail(err, GPP_ENOMEM, "sizes of %d partitions", r->partitions);
-    for (int k = 0; status == GPP_OK && k < sets; k++)
+    uint64_t key = GPP__HASH;
+    for (int k = 0; status == GPP_OK && k < sets; k++) {
+        key = gpp__hash(key, &set[k]->rows, sizeof set[k]->rows);
+        key = gpp__hash(key, &set[k]->grad_input, sizeof set[k]->grad_input);
         write_message(r, set[k], mine + (size_t)k * each);
+    }
     status =
-        gpp__ranks_gather(&r->ranks, "the sizes of partitions", status, 0, mine, bytes, all, err);
+        gpp__ranks_gather(&r->ranks, "the rows of a step", status, key, mine, bytes, all, err);
     for (int k = 0; status == GPP_OK && k < sets; k++)
         for (int j = 0; j < r->partitions; j++)
             if (!gpp__recipe_holds(r, j))

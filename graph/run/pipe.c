@@ -143,8 +143,12 @@ void gpp_pipe_free(gpp_pipe *p)
 {
     if (!p)
         return;
+    gpp__comm_begin(p->comm);
     gpp__settle(p); /* tasks use everything that is freed below */
     gpp__stuck_settle(p);
+    for (int k = 0; k < GPP__FLIGHTS; k++)
+        p->flight[k].graph = NULL; /* nobody will ask for bounds */
+    p->last.graph = NULL;
     gpp__exit_forget(p);
     gpp__recorder_free(p);
     gpp__task_graph_free_all(p);

@@ -35,6 +35,18 @@ static void report(gpp_pipe *p, const gpp__flight *f)
     p->last.known = f->status == GPP_OK;
 }
 
+/* The call does nothing, on any rank. Ranks that differ may have made different plans: drop them, so
+ * that all ranks keep the same ones. */
+static gpp_status refuse(gpp_pipe *p, gpp_status status, gpp_error *err)
+{
+    status = gpp__agree(p, "a step", status, 0, err);
+    if (gpp__ranks_are_several(&p->recipe->ranks) && !p->broken) {
+        gpp__settle(p);
+        gpp__task_graph_free_all(p);
+    }
+    return status;
+}
+
 /* Launch a flight and wait for it. Forget the last step first: its task times may be
  * overwritten. */
 static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t step,
@@ -45,7 +57,7 @@ static gpp_status fly(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t 
     p->ran = true;
     gpp_status status = gpp__flight_launch(p, f, g, step, err);
     if (status != GPP_OK)
-        return status;
+        return refuse(p, status, err);
     status = gpp__flight_land(p, f);
     report(p, f);
     if (status == GPP_OK)
@@ -80,10 +92,10 @@ static gpp_status run_call(gpp_pipe *p, gpp_status status, gpp__call c, int kept
     if (status == GPP_OK)
         status = prepare(p, f, &c, kept, rows, &g, err);
     if (status != GPP_OK)
-        return gpp__agree(p, "a step", status, 0, err);
+        return refuse(p, status, err);
     int pieces = g->step.plan->shape.micro_batches;
     status = gpp__split_fixed_gradients(p, job, pieces, room, err);
-    status = status == GPP_OK ? fly(p, f, g, step, err) : gpp__agree(p, "a step", status, 0, err);
+    status = status == GPP_OK ? fly(p, f, g, step, err) : refuse(p, status, err);
     /* Stuck tasks may still write these: gpp__stuck_settle frees them when the tasks have ended. */
     for (int k = 0; k < p->recipe->network->inputs && p->watchdog.stuck; k++)
         p->watchdog.late[k] = room[k] ? job->grad_x[k].data : NULL;
@@ -307,10 +319,10 @@ static gpp_status submit(gpp_pipe *p, gpp_status status, gpp__call c, gpp_error 
                            p->submitted.count);
     if (status == GPP_OK)
         status = prepare(p, f, &c, -1, &rows, &g, err);
-    status = status == GPP_OK ? gpp__flight_launch(p, f, g, p->steps, err)
-                              : gpp__agree(p, "a step", status, 0, err);
+    if (status == GPP_OK)
+        status = gpp__flight_launch(p, f, g, p->steps, err);
     if (status != GPP_OK)
-        return status;
+        return refuse(p, status, err);
     /* Count it now: the next step may be submitted before this one lands, and a failure takes the
      * count back. */
     p->steps += (c.flags & GPP__DO_UPDATE) != 0;
@@ -423,8 +435,7 @@ gpp_status gpp_pipe_update(gpp_pipe *p, gpp_error *err)
     gpp__batch none = {{0}};
     if (status == GPP_OK)
         status = gpp__task_graph_get(p, GPP__DO_UPDATE, &none, 0, 0, &g, err);
-    return status == GPP_OK ? fly(p, &p->flight[0], g, p->steps, err)
-                            : gpp__agree(p, "a step", status, 0, err);
+    return status == GPP_OK ? fly(p, &p->flight[0], g, p->steps, err) : refuse(p, status, err);
 }
 
 /* --- reports ---------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ static void keep_bounds(gpp_pipe *p, const gpp__task_graph *g)
     gpp__flight *f = &p->flight[g->flight];
     if (f->graph == g) {
         f->graph = NULL;
-        if (gpp__plan_makespan(g->step.plan, g->ms, NULL, &f->stats.bound_ms, NULL) != GPP_OK)
+        if (gpp__graph_bound(p, g, &f->stats.bound_ms, NULL) != GPP_OK)
             f->stats.bound_ms = 0;
     }
     if (p->last.graph == g) {
@@ -127,6 +127,8 @@ static uint64_t plan_hash(const gpp_pipe *p, const gpp__task_graph *g, gpp_statu
     const gpp__plan *plan = g->step.plan;
     if (status != GPP_OK || !gpp__ranks_are_several(&p->recipe->ranks))
         return h;
+    const int64_t key[] = {g->step.flags, g->instance, g->flight};
+    h = gpp__hash(gpp__hash(h, key, sizeof key), &g->step.rows, sizeof g->step.rows);
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
         const int32_t number[] = {t->kind, t->i, t->j, t->device, t->order, t->access_count};
@@ -192,8 +194,7 @@ static gpp_status graph_new(gpp_pipe *p, unsigned flags, const gpp__batch *rows,
         *graph = g;
         return GPP_OK;
     }
-    /* A handle that could not grow is gone for all task graphs, and all ranks keep the same ones. */
-    if (grows || gpp__ranks_are_several(&p->recipe->ranks))
+    if (grows) /* a handle that could not grow is gone for all task graphs */
         gpp__task_graph_free_all(p);
     graph_free(p, g);
     return status;

@@ -59,7 +59,7 @@ static void hear_all(const world *w, gpp_comm *c)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     for (int r = 0; r < w->size; r++)
-        if (w->rank[r] && !w->gone[r]) {
+        if (w->rank[r]) {
             atomic_store(&c->peer[r].heard, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
             atomic_store(&c->peer[r].ended, atomic_load(&w->rank[r]->peer[r].ended));
         }
