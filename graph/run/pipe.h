@@ -379,8 +379,11 @@ void gpp__recorder_free(gpp_pipe *pipe);
 
 /* --- steps that stop moving (watchdog.c, flight.c) -------------------------------------------- */
 
-/** Describe who waits for whom in a step that does not move. @return GPP_ETIMEDOUT */
-gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, gpp_error *err);
+/** Describe who waits for whom in a step that does not move.
+ * @param runs  out: a task of this rank runs
+ * @return GPP_ETIMEDOUT */
+gpp_status gpp__stall_report(const gpp_pipe *pipe, const gpp__flight *flight, bool *runs,
+                             gpp_error *err);
 /** Wait for tasks of a step that has failed with GPP_ETIMEDOUT. */
 void gpp__stuck_settle(gpp_pipe *pipe);
 

@@ -183,7 +183,7 @@ static long say_device(message *m, const gpp_pipe *p, const gpp__task_graph *g, 
     return -1;
 }
 
-gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error *err)
+gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, bool *runs, gpp_error *err)
 {
     const gpp__task_graph *g = f->graph;
     message m = {.length = 0};
@@ -197,11 +197,12 @@ gpp_status gpp__stall_report(const gpp_pipe *p, const gpp__flight *f, gpp_error 
         if (!gpp__recipe_has(p->recipe, d))
             continue;
         long k = say_device(&m, p, g, d);
-        bool runs = k >= 0 && has_begun(&g->cell[k]);
+        bool begun = k >= 0 && has_begun(&g->cell[k]);
         /* Rather blame a task that runs than one that waits. */
-        if (k >= 0 && (blame < 0 || (runs && !has_begun(&g->cell[blame]))))
+        if (k >= 0 && (blame < 0 || (begun && !has_begun(&g->cell[blame]))))
             blame = k;
     }
+    *runs = blame >= 0 && has_begun(&g->cell[blame]);
     bool first = err && err->code == GPP_OK;
     gpp__fail(err, GPP_ETIMEDOUT, "%s", m.text);
     if (first && blame >= 0) {
