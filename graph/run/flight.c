@@ -235,6 +235,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
 {
     f->lr = 0;
     f->loss = NAN;
+    f->hangs = false;
     f->status = GPP_OK;
     gpp_error_clear(&f->error);
     set_job(p, f, g, step);
@@ -308,7 +309,7 @@ static gpp_status wait_for_tasks(gpp_pipe *p, gpp__flight *f)
         if (silent >= 0)
             gpp__comm_bury(p->comm, silent, &f->error);
         else
-            gpp__stall_report(p, f, &f->error);
+            gpp__stall_report(p, f, &f->hangs, &f->error);
         give_up(p);
         return GPP_ETIMEDOUT;
     }
@@ -357,7 +358,10 @@ static outcome outcome_here(gpp_pipe *p, gpp__flight *f)
             o.end = fmax(o.end, g->cell[k].end - f->launched);
         }
     o.status = (int32_t)f->status;
-    o.clock = f->status == GPP_ETIMEDOUT ? -1 : f->job.error_clock;
+    o.clock = f->job.error_clock;
+    if (f->status ==
+        GPP_ETIMEDOUT) /* rather report a task that hangs than those that wait for it */
+        o.clock = f->hangs ? -2 : -1;
     o.partition = f->error.partition;
     o.skipped = atomic_load(&f->job.skipped);
     o.loss = f->loss;
@@ -504,8 +508,7 @@ static gpp_status gather_times(const gpp_pipe *p, const gpp__task_graph *g, gpp_
     return status;
 }
 
-gpp_status gpp__graph_bound(const gpp_pipe *p, const gpp__task_graph *g, double *ms,
-                            gpp_error *err)
+gpp_status gpp__graph_bound(const gpp_pipe *p, const gpp__task_graph *g, double *ms, gpp_error *err)
 {
     gpp_status status = gather_times(p, g, err);
     return status == GPP_OK ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : status;

@@ -82,6 +82,7 @@ enum { GPP__FLIGHTS = 1 + GPP_MAX_SUBMITTED };
 typedef struct gpp__flight {
     gpp__job job;
     double launched;        /* when all ranks had agreed to launch it; seconds, CLOCK_MONOTONIC */
+    bool hangs;             /* a task of this rank has not returned when the step was given up */
     gpp__task_graph *graph; /* the last one launched; NULL: none yet, or it was freed */
     bool flying;            /* launched, not landed */
     char *learn_attr;       /* [parameters][optimizer->attr_size] for its update */
