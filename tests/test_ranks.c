@@ -330,6 +330,121 @@ Test(ranks, every_kind_of_call_gives_the_same)
         }
 }
 
+/* --- a plain pipe ----------------------------------------------------------------------------- */
+
+static gpp_pipe *plain_pipe(gpp_comm *comm, const gpp_pipe_options *options, gpp_error *err)
+{
+    gpp_model *model = test_model_new(&skips);
+    gpp_pipe *pipe = NULL;
+    gpp_pipe_options o = *options;
+    o.loss = "mse";
+    o.comm = comm;
+    gpp_pipe_new(&pipe, model, &o, err);
+    gpp_model_free(model);
+    return pipe;
+}
+
+static gpp_pipe_options plain_options(void)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 4;
+    o.chunks = 2;
+    o.optimizer = "sgd lr=0.1";
+    return o;
+}
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+typedef struct file_case {
+    char save[64], load[64]; /* "": do not */
+    int partitions, steps;
+    test_trace params[MOST_RANKS];
+    const char *word;
+} file_case;
+
+static void save_and_load(gpp_comm *comm, void *arg)
+{
+    file_case *c = arg;
+    int rank = comm ? gpp_comm_rank(comm) : 0;
+    static const char *const words[] = {"epoch", "7"};
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    gpp_file *file = NULL;
+    o.partitions = c->partitions;
+    o.optimizer = "nadam lr=0.01";
+    o.lr_schedule = "step size=2 gamma=0.5";
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    if (*c->load) {
+        must(gpp_pipe_load_state(pipe, c->load, &file, &err), &err);
+        cr_expect_str_eq(gpp_file_word(file, "epoch"), "7");
+        gpp_file_free(file);
+    }
+    for (int s = 0; s < c->steps; s++) {
+        test_batch b = test_batch_new(pipe, 8, (uint64_t)s);
+        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+        test_batch_free(&b);
+    }
+    if (*c->save)
+        must(gpp_pipe_save_state(pipe, c->save, words, 1, &err), &err);
+    test_trace_params(&c->params[rank], pipe);
+    gpp_pipe_free(pipe);
+}
+
+static bool same_files(const char *a, const char *b)
+{
+    char x[4096], y[4096];
+    FILE *f = fopen(a, "r"), *g = fopen(b, "r");
+    size_t n = 1, m = 1;
+    bool same = f && g;
+    while (same && n && m) {
+        n = fread(x, 1, sizeof x, f);
+        m = fread(y, 1, sizeof y, g);
+        same = n == m && !memcmp(x, y, n);
+    }
+    if (f)
+        fclose(f);
+    if (g)
+        fclose(g);
+    return same;
+}
+
+Test(ranks, a_training_goes_on_on_any_number_of_ranks)
+{
+    char dir[] = "/tmp/gridpipe-XXXXXX";
+    cr_assert(mkdtemp(dir));
+    file_case alone = {.partitions = 1, .steps = 3}, two = {.partitions = 4, .steps = 3}, more;
+    snprintf(alone.save, sizeof alone.save, "%s/alone", dir);
+    snprintf(two.save, sizeof two.save, "%s/two", dir);
+    save_and_load(NULL, &alone);
+    on_ranks(2, save_and_load, &two);
+    cr_expect(same_files(alone.save, two.save));
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        more = (file_case){.partitions = 3, .steps = 2};
+        snprintf(more.load, sizeof more.load, "%s", two.save);
+        snprintf(more.save, sizeof more.save, "%s/more%d", dir, ranks);
+        on_ranks(ranks, save_and_load, &more);
+        for (int r = 0; r < ranks; r++) {
+            cr_expect_eq(test_trace_differs(&more.params[0], &more.params[r]), -1);
+            if (r > 0)
+                test_trace_free(&more.params[r]);
+        }
+        test_trace_free(&more.params[0]);
+    }
+    char one[80], three[80];
+    snprintf(one, sizeof one, "%s/more1", dir);
+    snprintf(three, sizeof three, "%s/more3", dir);
+    cr_expect(same_files(one, three));
+    remove(one);
+    remove(three);
+    remove(alone.save);
+    remove(two.save);
+    rmdir(dir);
+    test_trace_free(&alone.params[0]);
+    for (int r = 0; r < 2; r++)
+        test_trace_free(&two.params[r]);
+}
+
 /* --- failures --------------------------------------------------------------------------------- */
 
 typedef struct failure {
@@ -450,27 +565,6 @@ typedef struct odd_case {
     char message[48];
     failure failure[MOST_RANKS];
 } odd_case;
-
-static gpp_pipe *plain_pipe(gpp_comm *comm, const gpp_pipe_options *options, gpp_error *err)
-{
-    gpp_model *model = test_model_new(&skips);
-    gpp_pipe *pipe = NULL;
-    gpp_pipe_options o = *options;
-    o.loss = "mse";
-    o.comm = comm;
-    gpp_pipe_new(&pipe, model, &o, err);
-    gpp_model_free(model);
-    return pipe;
-}
-
-static gpp_pipe_options plain_options(void)
-{
-    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
-    o.partitions = 4;
-    o.chunks = 2;
-    o.optimizer = "sgd lr=0.1";
-    return o;
-}
 
 static void odd_chunks(gpp_comm *comm, bool odd, failure *f)
 {

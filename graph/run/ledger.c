@@ -97,8 +97,10 @@ gpp_status gpp__ledger_init(gpp__ledger *l, gpp_pipe *p, bool state, gpp_error *
         l->entry && l->state_names
             ? fill(l, states, err)
             : gpp__fail(err, GPP_ENOMEM, "names of %d parameters", p->recipe->parameters);
-    if (status != GPP_OK)
+    if (status != GPP_OK) {
         gpp__ledger_release(l);
+        l->pipe = p;
+    }
     return status;
 }
 
@@ -183,15 +185,23 @@ gpp_status gpp__ledger_copy(gpp__ledger *l, gpp_error *err)
     return status;
 }
 
-gpp_status gpp__ledger_exchange(gpp__ledger *l, gpp_error *err)
+/* @param at  out: how many blocks were exchanged */
+static gpp_status exchange_all(const gpp__ledger *l, int *at, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    int at = 0;
-    for (; at < CLASSES * l->pipe->recipe->partitions; at++) {
-        status = with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, err);
+    for (*at = 0; *at < CLASSES * l->pipe->recipe->partitions; ++*at) {
+        status = with_block(l, classes[*at % CLASSES], *at / CLASSES, true, exchange, err);
         if (status != GPP_OK)
             break;
     }
+    return status;
+}
+
+gpp_status gpp__ledger_exchange(gpp__ledger *l, gpp_error *err)
+{
+    int at;
+    gpp_status status = exchange_all(l, &at, err);
+    status = gpp__agree(l->pipe, "the end of loading", status, 0, err);
     while (status != GPP_OK && at-- > 0) /* exchanging again undoes an exchange */
         with_block(l, classes[at % CLASSES], at / CLASSES, true, exchange, NULL);
     return status;
@@ -202,9 +212,12 @@ gpp_status gpp__ledger_save(gpp__ledger *l, gpp_file *f, gpp_error *err)
     gpp_status status = GPP_OK;
     for (int k = 0; k < l->entries && status == GPP_OK; k++) {
         gpp__ledger_entry *e = &l->entry[k];
-        status = gpp__file_room(f, e->name, e->dtype, e->rank, e->dim, &e->data, err);
+        if (gpp__has_files(l->pipe) || gpp__recipe_holds(l->pipe->recipe, e->home))
+            status = gpp__file_room(f, e->name, e->dtype, e->rank, e->dim, &e->data, err);
     }
-    return status == GPP_OK ? gpp__ledger_copy(l, err) : status;
+    if (status == GPP_OK)
+        status = gpp__ledger_copy(l, err);
+    return gpp__ledger_collect(l, status, err);
 }
 
 /* --- finding arrays in a file ----------------------------------------------------------------- */

@@ -31,7 +31,7 @@ typedef struct gpp__ledger {
     char *state_names;
 } gpp__ledger;
 
-/** @param ledger  out: release it; empty on failure
+/** @param ledger  out: release it; on failure it is empty, but knows its pipe
  * @param state   list the arrays of the optimizer's state too */
 gpp_status gpp__ledger_init(gpp__ledger *ledger, gpp_pipe *pipe, bool state, gpp_error *err);
 void gpp__ledger_release(gpp__ledger *ledger);
@@ -50,5 +50,18 @@ gpp_status gpp__ledger_match(gpp__ledger *ledger, const gpp_file *file, unsigned
 gpp_status gpp__ledger_exchange(gpp__ledger *ledger, gpp_error *err);
 /** Copy the pipe's arrays into the matched ones. */
 gpp_status gpp__ledger_copy(gpp__ledger *ledger, gpp_error *err);
+
+/* --- where several ranks run the pipe (share.c). All call these, with their status so far. ------ */
+
+/** This rank reads and writes the pipe's files. */
+bool gpp__has_files(const gpp_pipe *pipe);
+/** Other ranks get a file with the words of rank 0's. @param file  out, except on rank 0 */
+gpp_status gpp__file_spread(gpp_pipe *pipe, gpp_file **file, gpp_status status, gpp_error *err);
+/** Rank 0 gets the arrays that other ranks have. */
+gpp_status gpp__ledger_collect(gpp__ledger *ledger, gpp_status status, gpp_error *err);
+/** Other ranks get their arrays, which rank 0 has matched. They are in `file` afterwards. */
+gpp_status gpp__ledger_deal(gpp__ledger *ledger, gpp_file *file, gpp_status status, gpp_error *err);
+/** All ranks get what the optimizer counts. */
+gpp_status gpp__learned_gather(gpp_pipe *pipe, gpp_status status, gpp_error *err);
 
 #endif

@@ -21,6 +21,7 @@
  *     at_exit.c       ends steps when the program ends
  *     ledger.c        lists the arrays that a file may hold (ledger.h)
  *     state_file.c    saves and loads parameters and the state of training
+ *     share.c         files of a pipe that several ranks run
  *     comm.c          what ranks agree on (comm.h); threads.c: ranks that are threads
  */
 #ifndef GPP_RUN_PIPE_H

@@ -39,6 +39,7 @@ static gpp_status check_pipe(gpp_pipe *p, const char *path, gpp_error *err)
 {
     if (!p || !path)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "path" : "pipe");
+    gpp__comm_begin(p->comm);
     gpp__settle(p);
     if (p->broken)
         return gpp__fail(err, GPP_ESTATE, "an earlier failure has left this pipe unusable");
@@ -53,28 +54,33 @@ static void discard_passes(gpp_pipe *p)
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-static gpp_status add_arrays(gpp_pipe *p, gpp_file *f, bool state, gpp_error *err)
+/* Put the arrays into the file and write it, unless something has failed on some rank. */
+static gpp_status write_arrays(gpp_pipe *p, gpp_file *f, bool state, const char *path,
+                               gpp_status status, gpp_error *err)
 {
-    gpp__ledger ledger;
-    gpp_status status = gpp__ledger_init(&ledger, p, state, err);
+    gpp__ledger ledger = {0};
+    if (status == GPP_OK)
+        status = gpp__ledger_init(&ledger, p, state, err);
+    status = gpp__agree(p, "saving", status, state, err);
     if (status == GPP_OK)
         status = gpp__ledger_save(&ledger, f, err);
     gpp__ledger_release(&ledger);
-    return status;
+    if (status == GPP_OK && gpp__has_files(p))
+        status = gpp_file_write(f, path, err);
+    return gpp__agree(p, "the end of saving", status, 0, err);
 }
 
 gpp_status gpp_pipe_save(gpp_pipe *p, const char *path, gpp_error *err)
 {
     gpp_file *f = NULL;
     gpp_status status = check_pipe(p, path, err);
+    if (!p)
+        return status;
     if (status == GPP_OK)
         status = gpp_file_new(&f, err);
     if (status == GPP_OK) /* names and shapes are PyTorch's; some readers insist on this word */
         status = gpp_file_set_word(f, "format", "pt", err);
-    if (status == GPP_OK)
-        status = add_arrays(p, f, false, err);
-    if (status == GPP_OK)
-        status = gpp_file_write(f, path, err);
+    status = write_arrays(p, f, false, path, status, err);
     gpp_file_free(f);
     return status;
 }
@@ -85,12 +91,13 @@ static gpp_status fail_load(const char *path, const gpp_error *inner, const char
     return gpp__fail(err, inner->code, "loading \"%.200s\": %s%s", path, inner->msg, hint);
 }
 
-static gpp_status take_arrays(gpp_pipe *p, const gpp_file *f, unsigned flags, gpp_error *err)
+static gpp_status take_arrays(gpp_pipe *p, gpp_file *f, unsigned flags, gpp_error *err)
 {
     gpp__ledger ledger;
     gpp_status status = gpp__ledger_init(&ledger, p, false, err);
-    if (status == GPP_OK)
+    if (status == GPP_OK && gpp__has_files(p))
         status = gpp__ledger_match(&ledger, f, flags, err);
+    status = gpp__ledger_deal(&ledger, f, status, err);
     if (status == GPP_OK)
         status = gpp__ledger_exchange(&ledger, err);
     if (status == GPP_OK)
@@ -99,22 +106,31 @@ static gpp_status take_arrays(gpp_pipe *p, const gpp_file *f, unsigned flags, gp
     return status;
 }
 
+/* Read a file on the rank that has it; other ranks get its words. */
+static gpp_status read_file(gpp_pipe *p, const char *path, gpp_status status, gpp_file **file,
+                            gpp_error *err)
+{
+    if (status == GPP_OK && gpp__has_files(p))
+        status = gpp_file_read(file, path, err);
+    return gpp__file_spread(p, file, status, err);
+}
+
 gpp_status gpp_pipe_load(gpp_pipe *p, const char *path, unsigned flags, gpp_error *err)
 {
     gpp_error inner = GPP_ERROR_INIT;
     gpp_file *f = NULL;
     gpp_status status = check_pipe(p, path, err);
-    if (status != GPP_OK)
+    if (!p)
         return status;
-    if (flags & ~(unsigned)(GPP_LOAD_ALLOW_MISSING | GPP_LOAD_ALLOW_EXTRA))
-        return gpp__fail(err, GPP_EINVAL, "flags are 0x%x: unknown ones among them", flags);
-    status = gpp_file_read(&f, path, err);
-    if (status != GPP_OK)
-        return status;
-    bool is_state = gpp_file_word(f, PREFIX "state");
-    status = take_arrays(p, f, flags, &inner);
-    if (status != GPP_OK)
-        fail_load(path, &inner, is_state ? " (the file is of gpp_pipe_save_state)" : "", err);
+    if (status == GPP_OK && (flags & ~(unsigned)(GPP_LOAD_ALLOW_MISSING | GPP_LOAD_ALLOW_EXTRA)))
+        status = gpp__fail(err, GPP_EINVAL, "flags are 0x%x: unknown ones among them", flags);
+    status = read_file(p, path, status, &f, err);
+    if (status == GPP_OK) {
+        bool is_state = gpp_file_word(f, PREFIX "state");
+        status = take_arrays(p, f, flags, &inner);
+        if (status != GPP_OK)
+            fail_load(path, &inner, is_state ? " (the file is of gpp_pipe_save_state)" : "", err);
+    }
     gpp_file_free(f);
     return status;
 }
@@ -330,7 +346,7 @@ static gpp_status make_state(gpp_pipe *p, const char *const words[], int count, 
     locale_t c, before = enter_c_locale(&c);
     status = save_words(p, f, err);
     leave_c_locale(c, before);
-    return status == GPP_OK ? add_arrays(p, f, true, err) : status;
+    return status;
 }
 
 gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const words[], int count,
@@ -338,16 +354,18 @@ gpp_status gpp_pipe_save_state(gpp_pipe *p, const char *path, const char *const 
 {
     gpp_file *f = NULL;
     gpp_status status = check_pipe(p, path, err);
+    if (!p)
+        return status;
     if (status == GPP_OK && p->adds && p->pending)
         status = gpp__fail(err, GPP_ESTATE,
                            "gradients have added up that no update has used, and a file does not "
                            "hold them: update, or discard them, first");
     if (status == GPP_OK)
         status = gpp_file_new(&f, err);
+    status = gpp__learned_gather(p, status, err);
     if (status == GPP_OK)
         status = make_state(p, words, count, f, err);
-    if (status == GPP_OK)
-        status = gpp_file_write(f, path, err);
+    status = write_arrays(p, f, true, path, status, err);
     gpp_file_free(f);
     return status;
 }
@@ -506,17 +524,18 @@ static void adopt_state(gpp_pipe *p, state *s)
 }
 
 /* @param keep  the caller wants the file's arrays afterwards: copy them back */
-static gpp_status take_state(gpp_pipe *p, const gpp_file *f, bool keep, gpp_error *err)
+static gpp_status take_state(gpp_pipe *p, gpp_file *f, bool keep, gpp_error *err)
 {
     state s = {0};
-    gpp__ledger ledger = {0};
+    gpp__ledger ledger = {.pipe = p};
     gpp_status status = check_kind(p, f, err);
     if (status == GPP_OK)
         status = read_state(p, f, &s, err);
     if (status == GPP_OK)
         status = gpp__ledger_init(&ledger, p, true, err);
-    if (status == GPP_OK)
+    if (status == GPP_OK && gpp__has_files(p))
         status = gpp__ledger_match(&ledger, f, 0, err);
+    status = gpp__ledger_deal(&ledger, f, status, err);
     if (status == GPP_OK)
         status = gpp__ledger_exchange(&ledger, err);
     if (status == GPP_OK && keep) /* cannot fail: the exchange has just acquired the same blocks */
@@ -535,10 +554,13 @@ gpp_status gpp_pipe_load_state(gpp_pipe *p, const char *path, gpp_file **file, g
     if (file)
         *file = NULL;
     gpp_status status = check_pipe(p, path, err);
-    if (status == GPP_OK)
-        status = gpp_file_read(&f, path, err);
-    if (status != GPP_OK)
+    if (!p)
         return status;
+    status = read_file(p, path, status, &f, err);
+    if (status != GPP_OK) {
+        gpp_file_free(f);
+        return status;
+    }
     status = take_state(p, f, file, &inner);
     if (status != GPP_OK)
         fail_load(path, &inner, "", err);
