@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "tests/pipes.h"
+#include "tests/ranks.h"
 #include "tests/support.h"
 
 enum { MOST_SKIPS = 6, TEXT = 4096, PIPES_EACH = 2 };
@@ -239,35 +240,91 @@ static gpp_model *build(const random_model *r, uint64_t seed)
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* Loss, outputs, all gradients, then the parameters after a step. */
-static test_trace run(const gpp_model *model, gpp_pipe_options o, int64_t rows, uint64_t seed,
-                      const char *text)
+/* A run of a pipe. Ranks that run it together are threads, with the same batch. */
+typedef struct job {
+    const gpp_model *model;
+    gpp_pipe_options options;
+    uint64_t seed;
+    const char *text;
+    test_batch batch;
+    test_trace trace[TEST_MOST_RANKS];
+} job;
+
+static gpp_pipe *pipe_of(const job *j, gpp_comm *comm)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *pipe;
-    o.seed = seed;
+    gpp_pipe_options o = j->options;
+    o.seed = j->seed;
     o.loss = "mse reduction=mean";
     o.optimizer = "sgd lr=0.02 momentum=0.5";
-    cr_assert_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_OK, "seed %llu: %s\n%s",
-                 (unsigned long long)seed, err.msg, text);
-    test_batch b = test_batch_new(pipe, rows, seed);
-    bool floats = b.x.dtype == GPP_F32;
+    o.comm = comm;
+    cr_assert_eq(gpp_pipe_new(&pipe, j->model, &o, &err), GPP_OK, "seed %llu: %s\n%s",
+                 (unsigned long long)j->seed, err.msg, j->text);
+    return pipe;
+}
+
+/* Loss, outputs, all gradients, then the parameters after a step. When the call returns on one rank,
+ * all ranks have written what is theirs. */
+static void run_pipe(job *j, gpp_pipe *pipe, test_trace *t)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    const test_batch *b = &j->batch;
+    bool floats = b->x.dtype == GPP_F32;
     double loss;
-    test_trace t = {0};
     cr_assert_eq(
-        gpp_pipe_gradients(pipe, &b.x, &b.target, &b.y, floats ? &b.grad_x : NULL, &loss, &err),
-        GPP_OK, "seed %llu: %s\n%s", (unsigned long long)seed, err.msg, text);
+        gpp_pipe_gradients(pipe, &b->x, &b->target, &b->y, floats ? &b->grad_x : NULL, &loss, &err),
+        GPP_OK, "seed %llu: %s\n%s", (unsigned long long)j->seed, err.msg, j->text);
     float small = (float)loss;
-    test_trace_add(&t, &small, 1);
-    test_trace_add(&t, b.y.data, (size_t)test_tensor_count(&b.y));
+    test_trace_add(t, &small, 1);
+    test_trace_add(t, b->y.data, (size_t)test_tensor_count(&b->y));
     if (floats)
-        test_trace_add(&t, b.grad_x.data, (size_t)test_tensor_count(&b.grad_x));
-    test_trace_grads(&t, pipe);
-    cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, NULL, &loss, &err), GPP_OK, "%s", err.msg);
-    test_trace_params(&t, pipe);
-    test_batch_free(&b);
+        test_trace_add(t, b->grad_x.data, (size_t)test_tensor_count(&b->grad_x));
+    test_trace_grads(t, pipe);
+    cr_assert_eq(gpp_pipe_step(pipe, &b->x, &b->target, NULL, &loss, &err), GPP_OK, "%s", err.msg);
+    test_trace_params(t, pipe);
+}
+
+static test_trace run(const gpp_model *model, gpp_pipe_options o, int64_t rows, uint64_t seed,
+                      const char *text)
+{
+    job j = {.model = model, .options = o, .seed = seed, .text = text};
+    gpp_pipe *pipe = pipe_of(&j, NULL);
+    j.batch = test_batch_new(pipe, rows, seed);
+    run_pipe(&j, pipe, &j.trace[0]);
+    test_batch_free(&j.batch);
     gpp_pipe_free(pipe);
-    return t;
+    return j.trace[0];
+}
+
+static void run_rank(gpp_comm *comm, void *arg)
+{
+    job *j = arg;
+    gpp_pipe *pipe = pipe_of(j, comm);
+    run_pipe(j, pipe, &j->trace[gpp_comm_rank(comm)]);
+    gpp_pipe_free(pipe);
+}
+
+/* The same over ranks, each of which has the whole result. */
+static void check_ranks(const test_trace *one, const gpp_model *model, gpp_pipe_options o,
+                        int64_t rows, uint64_t seed, const char *text)
+{
+    int ranks = 2 + (int)(seed % 2);
+    job j = {.model = model, .options = o, .seed = seed, .text = text};
+    gpp_pipe *pipe = pipe_of(&j, NULL);
+    j.batch = test_batch_new(pipe, rows, seed);
+    gpp_pipe_free(pipe);
+    test_on_ranks(ranks, run_rank, &j);
+    for (int r = 0; r < ranks; r++) {
+        long at = test_trace_differs(one, &j.trace[r]);
+        cr_expect_eq(at, -1,
+                     "seed %llu: %d partitions on %d ranks, %d chunks of %d rows, %s: float "
+                     "%ld of rank %d differs\n%s",
+                     (unsigned long long)seed, o.partitions, ranks, o.chunks, (int)rows,
+                     gpp_checkpoint_name(o.checkpoint), at, r, text);
+        test_trace_free(&j.trace[r]);
+    }
+    test_batch_free(&j.batch);
 }
 
 static double loss_at(gpp_pipe *p, const test_batch *b)
@@ -374,6 +431,8 @@ static void check(uint64_t seed)
                      (unsigned long long)seed, o.partitions, balance[0], o.chunks, (int)rows,
                      gpp_checkpoint_name(o.checkpoint), test_trace_differs(&one, &cut), r.text);
         test_trace_free(&cut);
+        if (k == 0 ? seed % 8 == 0 : seed % 8 != 0)
+            check_ranks(&one, model, o, rows, seed, r.text);
     }
     check_order(model, r.text, &g, o.chunks, rows, seed);
     check_slope(model, seed, r.text);

@@ -10,45 +10,10 @@
 #include <time.h>
 
 #include "tests/pipes.h"
+#include "tests/ranks.h"
 #include "tests/support.h"
 
 TestSuite(ranks, .init = test_keep_runtime, .fini = test_release_runtime);
-
-/* --- ranks that are threads ------------------------------------------------------------------- */
-
-typedef void rank_fn(gpp_comm *comm, void *arg);
-
-typedef struct rank_thread {
-    pthread_t thread;
-    gpp_comm *comm;
-    rank_fn *run;
-    void *arg;
-} rank_thread;
-
-static void *run_rank(void *arg)
-{
-    rank_thread *r = arg;
-    r->run(r->comm, r->arg);
-    return NULL;
-}
-
-enum { MOST_RANKS = 8 };
-
-static void on_ranks(int ranks, rank_fn *run, void *arg)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_comm *comm[MOST_RANKS];
-    rank_thread thread[MOST_RANKS];
-    cr_assert_eq(gpp_comm_threads(comm, ranks, &err), GPP_OK, "%s", err.msg);
-    for (int r = 0; r < ranks; r++) {
-        thread[r] = (rank_thread){.comm = comm[r], .run = run, .arg = arg};
-        cr_assert(!pthread_create(&thread[r].thread, NULL, run_rank, &thread[r]));
-    }
-    for (int r = 0; r < ranks; r++)
-        pthread_join(thread[r].thread, NULL);
-    for (int r = 0; r < ranks; r++)
-        gpp_comm_free(comm[r]);
-}
 
 /* --- the same bits ---------------------------------------------------------------------------- */
 
@@ -90,7 +55,7 @@ typedef struct case_of_ranks {
     const test_model *model;
     gpp_pipe_options options;
     what_fn *what;
-    result result[MOST_RANKS];
+    result result[TEST_MOST_RANKS];
 } case_of_ranks;
 
 static void train_on_rank(gpp_comm *comm, void *arg)
@@ -120,7 +85,7 @@ static void expect_same_of(what_fn *what, const test_model *model, const gpp_pip
     gpp_pipe *pipe = test_pipe_new(model, &o);
     what(pipe, &alone);
     gpp_pipe_free(pipe);
-    on_ranks(ranks, train_on_rank, &c);
+    test_on_ranks(ranks, train_on_rank, &c);
     for (int r = 0; r < ranks; r++) {
         cr_expect_eq(test_trace_differs(&alone.common, &c.result[r].common), -1,
                      "%s, %s, rank %d of %d", model->why, why, r, ranks);
@@ -358,7 +323,7 @@ static gpp_pipe_options plain_options(void)
 typedef struct file_case {
     char save[64], load[64]; /* "": do not */
     int partitions, steps;
-    test_trace params[MOST_RANKS];
+    test_trace params[TEST_MOST_RANKS];
     const char *word;
 } file_case;
 
@@ -417,13 +382,13 @@ Test(ranks, a_training_goes_on_on_any_number_of_ranks)
     snprintf(alone.save, sizeof alone.save, "%s/alone", dir);
     snprintf(two.save, sizeof two.save, "%s/two", dir);
     save_and_load(NULL, &alone);
-    on_ranks(2, save_and_load, &two);
+    test_on_ranks(2, save_and_load, &two);
     cr_expect(same_files(alone.save, two.save));
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         more = (file_case){.partitions = 3, .steps = 2};
         snprintf(more.load, sizeof more.load, "%s", two.save);
         snprintf(more.save, sizeof more.save, "%s/more%d", dir, ranks);
-        on_ranks(ranks, save_and_load, &more);
+        test_on_ranks(ranks, save_and_load, &more);
         for (int r = 0; r < ranks; r++) {
             cr_expect_eq(test_trace_differs(&more.params[0], &more.params[r]), -1);
             if (r > 0)
@@ -459,7 +424,7 @@ typedef struct failing_case {
     test_fault_at fault;
     int layer, partitions;
     bool submitted;
-    failure failure[MOST_RANKS];
+    failure failure[TEST_MOST_RANKS];
 } failing_case;
 
 /* Six operators, any of which can be told to fail; one of them is `layer`. */
@@ -539,7 +504,7 @@ Test(ranks, a_layer_that_fails_fails_on_all_ranks_alike)
                 test_faults[1] = fault;
                 fail_on_rank(NULL, &alone);
                 test_faults[1] = fault;
-                on_ranks(3, fail_on_rank, &c);
+                test_on_ranks(3, fail_on_rank, &c);
                 for (int r = 0; r < 3; r++) {
                     const failure *f = &c.failure[r], *g = &alone.failure[0];
                     cr_expect_eq(f->status, GPP_EKERNEL, "layer %d, rank %d: %s", layer, r,
@@ -563,7 +528,7 @@ typedef struct odd_case {
     void (*run)(gpp_comm *comm, bool odd, failure *f);
     gpp_status status;
     char message[48];
-    failure failure[MOST_RANKS];
+    failure failure[TEST_MOST_RANKS];
 } odd_case;
 
 static void odd_chunks(gpp_comm *comm, bool odd, failure *f)
@@ -692,7 +657,7 @@ Test(ranks, ranks_that_differ_get_the_same_error)
         {"another call", 1, odd_call, GPP_ESTATE, "all ranks must make the same calls", {{0}}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        on_ranks(3, run_odd, &cases[k]);
+        test_on_ranks(3, run_odd, &cases[k]);
         for (int r = 0; r < 3; r++) {
             const gpp_error *e = &cases[k].failure[r].err;
             cr_expect_eq(e->code, cases[k].status, "%s, rank %d: %s", cases[k].why, r, e->msg);
@@ -705,7 +670,7 @@ Test(ranks, ranks_that_differ_get_the_same_error)
 Test(ranks, data_may_be_missing_where_nobody_reads_it)
 {
     static odd_case c = {"no data in between", 1, odd_data, GPP_OK, "", {{0}}};
-    on_ranks(3, run_odd, &c);
+    test_on_ranks(3, run_odd, &c);
     for (int r = 0; r < 3; r++)
         cr_expect_eq(c.failure[r].status, GPP_OK, "rank %d: %s", r, c.failure[r].err.msg);
 }
@@ -761,7 +726,7 @@ static gpp_pipe *gated_pipe(gpp_comm *comm)
 }
 
 typedef struct silent_case {
-    failure failure[MOST_RANKS];
+    failure failure[TEST_MOST_RANKS];
     pthread_barrier_t all;
 } silent_case;
 
@@ -787,7 +752,7 @@ Test(ranks, a_task_that_does_not_return_ends_the_step_on_all_ranks)
     silent_case c;
     pthread_barrier_init(&c.all, NULL, 3);
     atomic_store(&gate_shut, true);
-    on_ranks(3, wait_for_gate, &c);
+    test_on_ranks(3, wait_for_gate, &c);
     for (int r = 0; r < 3; r++) {
         cr_expect_eq(c.failure[r].status, GPP_ETIMEDOUT, "rank %d: %s", r, c.failure[r].err.msg);
         cr_expect_str_eq(c.failure[r].err.msg, c.failure[0].err.msg);
@@ -819,20 +784,9 @@ static void lose_rank(gpp_comm *comm, void *arg)
 
 Test(ranks, a_rank_that_is_gone_is_named_by_the_others)
 {
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_comm *comm[3];
     silent_case c;
-    rank_thread thread[3];
-    must(gpp_comm_threads(comm, 3, &err), &err);
-    for (int r = 0; r < 3; r++) {
-        thread[r] = (rank_thread){.comm = comm[r], .run = lose_rank, .arg = &c};
-        pthread_create(&thread[r].thread, NULL, run_rank, &thread[r]);
-    }
-    pthread_join(thread[1].thread, NULL);
-    gpp_comm_free(comm[1]);
+    test_on_mortal_ranks(3, lose_rank, &c);
     for (int r = 0; r < 3; r += 2) {
-        pthread_join(thread[r].thread, NULL);
-        gpp_comm_free(comm[r]);
         cr_expect_eq(c.failure[r].status, GPP_ETIMEDOUT, "rank %d: %s", r, c.failure[r].err.msg);
         cr_expect(strstr(c.failure[r].err.msg, "rank 1 has given no sign of life"), "%s",
                   c.failure[r].err.msg);

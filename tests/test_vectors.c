@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "tests/pipes.h"
+#include "tests/ranks.h"
 #include "tests/support.h"
 #include "tests/vectors.h"
 
@@ -24,11 +25,14 @@
  * the largest value. */
 static const double tolerance = 1e-5;
 
-static gpp_error err = GPP_ERROR_INIT;
+static _Thread_local gpp_error err = GPP_ERROR_INIT;
+static _Thread_local bool is_first = true; /* of the ranks that have the same results */
 static int compared;
 
 static void result(const test_vector *v, const char *name, const float *got, int64_t count)
 {
+    if (!is_first)
+        return;
     const test_array *want = test_vector_find(v, name);
     cr_assert(want && want->count == count, "%s: %s", v->file, name);
     double off = test_distance(got, want->data, count);
@@ -126,7 +130,7 @@ static void after(const test_vector *v, gpp_pipe *p)
             result(v, a->name, value, a->count);
         else
             cr_expect_eq(*(int64_t *)value, *(int64_t *)a->data, "%s: %s", v->file, a->name);
-        compared += a->dtype == GPP_I64;
+        compared += a->dtype == GPP_I64 && is_first;
         free(value);
     }
 }
@@ -385,7 +389,7 @@ static void run_clipping(const test_vector *v)
 }
 
 /* "balance=3,3,6 chunks=4 checkpoint=except_last deferred_batch_norm=0" */
-static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m)
+static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m, gpp_comm *comm)
 {
     int balance[64], parts = 0, deferred;
     char mode[32], *at = (char *)strchr(test_vector_word(v, "pipe"), '=') + 1;
@@ -403,6 +407,7 @@ static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m)
     o.deferred_batch_norm = deferred;
     o.loss = test_vector_word(v, "loss");
     o.optimizer = test_vector_word(v, "optimizer");
+    o.comm = comm;
     gpp_status status = gpp_pipe_new(&p, m, &o, &err);
     if (status == GPP_EUNSUPPORTED)
         cr_skip_test("an operator of the test's own has no functions for CUDA");
@@ -411,39 +416,63 @@ static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m)
     return p;
 }
 
-static void run_model(const test_vector *v)
+/* What a model case is run with: where several ranks run it, they share the tensors. */
+typedef struct model_case {
+    const test_vector *v;
+    gpp_model *model;
+    gpp_tensor x, target, y, grad_x;
+    bool floats;
+} model_case;
+
+static void run_model_on(gpp_comm *comm, void *arg)
 {
-    const test_array *xa = test_vector_find(v, "x"), *losses = test_vector_find(v, "loss"),
+    const model_case *c = arg;
+    const test_vector *v = c->v;
+    const test_array *losses = test_vector_find(v, "loss"),
                      *eval = test_vector_find(v, "y_eval_after");
-    gpp_tensor x = tensor_of(xa), target = tensor_of(test_vector_find(v, "target")),
-               y = room_for(test_vector_find(v, "y")), grad_x = room_for(xa);
-    bool floats = test_vector_find(v, "grad.x") != NULL;
-    gpp_model *m = model_of(v, test_vector_word(v, "model"));
-    gpp_pipe *p = model_pipe(v, m);
-    OK(gpp_pipe_gradients(p, &x, &target, &y, floats ? &grad_x : NULL, NULL, &err));
-    result(v, "y", y.data, test_tensor_count(&y));
-    if (floats)
-        result(v, "grad.x", grad_x.data, xa->count);
+    is_first = gpp_comm_rank(comm) <= 0;
+    gpp_pipe *p = model_pipe(v, c->model, comm);
+    OK(gpp_pipe_gradients(p, &c->x, &c->target, &c->y, c->floats ? &c->grad_x : NULL, NULL, &err));
+    result(v, "y", c->y.data, test_tensor_count(&c->y));
+    if (c->floats)
+        result(v, "grad.x", c->grad_x.data, test_tensor_count(&c->grad_x));
     gradients(v, p);
     gpp_pipe_free(p);
-    p = model_pipe(v, m);
+    p = model_pipe(v, c->model, comm);
     float *loss = test_room((size_t)losses->count * sizeof *loss);
     for (int64_t s = 0; s < losses->count; s++) {
         double value;
-        OK(gpp_pipe_step(p, &x, &target, NULL, &value, &err));
+        OK(gpp_pipe_step(p, &c->x, &c->target, NULL, &value, &err));
         loss[s] = (float)value;
     }
     result(v, "loss", loss, losses->count);
     after(v, p);
     if (eval) {
-        OK(gpp_pipe_evaluate(p, &x, NULL, &y, NULL, &err));
-        result(v, "y_eval_after", y.data, eval->count);
+        OK(gpp_pipe_evaluate(p, &c->x, NULL, &c->y, NULL, &err));
+        result(v, "y_eval_after", c->y.data, eval->count);
     }
     free(loss);
-    free(y.data);
-    free(grad_x.data);
     gpp_pipe_free(p);
-    gpp_model_free(m);
+}
+
+/* @param ranks  1: this process alone */
+static void run_model(const test_vector *v, int ranks)
+{
+    const test_array *x = test_vector_find(v, "x");
+    model_case c = {v,
+                    model_of(v, test_vector_word(v, "model")),
+                    tensor_of(x),
+                    tensor_of(test_vector_find(v, "target")),
+                    room_for(test_vector_find(v, "y")),
+                    room_for(x),
+                    test_vector_find(v, "grad.x") != NULL};
+    if (ranks == 1)
+        run_model_on(NULL, &c);
+    else
+        test_on_ranks(ranks, run_model_on, &c);
+    free(c.y.data);
+    free(c.grad_x.data);
+    gpp_model_free(c.model);
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
@@ -489,7 +518,7 @@ ParameterizedTest(file_name *file, vectors, every_file_is_met_by_a_pipe)
     else if (!strcmp(kind, "loss"))
         run_loss(v);
     else if (!strcmp(kind, "model"))
-        run_model(v);
+        run_model(v, 1);
     else if (!strncmp(test_vector_word(v, "optimizer"), "clip_grad_norm", 14))
         run_clipping(v);
     else
@@ -500,3 +529,24 @@ ParameterizedTest(file_name *file, vectors, every_file_is_met_by_a_pipe)
                  compared, results);
     test_vector_close(v);
 }
+
+#ifndef GPP__WITH_CUDA
+Test(vectors, every_model_is_met_by_a_pipe_over_ranks)
+{
+    char **names, why[128] = "";
+    int count = test_vectors_list(&names), models = 0;
+    if (count <= 0)
+        cr_skip_test("no reference vectors");
+    for (int k = 0; k < count; k++) {
+        test_vector *v = test_vector_open(names[k], why);
+        cr_assert(v, "%s: %s", names[k], why);
+        bool model = !strcmp(test_vector_word(v, "kind"), "model");
+        for (int ranks = 2; ranks <= 3 && model; ranks++)
+            run_model(v, ranks);
+        models += model;
+        test_vector_close(v);
+    }
+    test_vectors_free(names, count);
+    cr_expect_gt(models, 0);
+}
+#endif
