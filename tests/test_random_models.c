@@ -17,6 +17,8 @@
 #include "tests/ranks.h"
 #include "tests/support.h"
 
+TEST_STARPU_LOSES_REQUESTS
+
 enum { MOST_SKIPS = 6, TEXT = 4096, PIPES_EACH = 2 };
 
 /* Sums of gradients over at most 12 rows in another order, through at most 16 layers: a few 1e-6 of

@@ -13,6 +13,8 @@
 #include "tests/ranks.h"
 #include "tests/support.h"
 
+TEST_STARPU_LOSES_REQUESTS
+
 TestSuite(ranks, .init = test_keep_runtime, .fini = test_release_runtime);
 
 /* --- the same bits ---------------------------------------------------------------------------- */

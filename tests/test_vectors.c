@@ -19,6 +19,8 @@
 #include "tests/support.h"
 #include "tests/vectors.h"
 
+TEST_STARPU_LOSES_REQUESTS
+
 #define OK(call) cr_assert_eq((call), GPP_OK, "%s: %s", v->file, err.msg)
 
 /* The references are float64, rounded; float32 sums of a few thousand products are 1e-6 to 5e-6 off

@@ -178,7 +178,7 @@ static gpp__device take_device(const gpp__recipe *r, local *l, int rank,
     }
     if (r->ranks.count > 1)
         snprintf(device.name, sizeof device.name, "rank:%d/%.*s", rank,
-                 (int)(sizeof device.name - 16), record->name);
+                 (int)(sizeof device.name - sizeof "rank:-2147483648/"), record->name);
     return device;
 }
 
