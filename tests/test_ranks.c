@@ -3,6 +3,7 @@
  * compute is what one process computes, bit for bit.
  */
 #include <criterion/criterion.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -411,6 +412,81 @@ Test(ranks, a_training_goes_on_on_any_number_of_ranks)
     for (int r = 0; r < 2; r++)
         test_trace_free(&two.params[r]);
 }
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Every device has what its rank has planned for it, and the plan is the same on all ranks. */
+static void compare_bytes(gpp_comm *comm, void *arg)
+{
+    const gpp_pipe_options *given = arg;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = *given;
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    test_batch b = test_batch_new(pipe, 12, 1);
+    must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    const gpp__task_graph *g = NULL;
+    for (int k = 0; k < GPP__TASK_GRAPHS && !g; k++)
+        g = pipe->cache.graph[k];
+    for (int d = 0; d < pipe->recipe->devices; d++) {
+        size_t planned, peak;
+        must(gpp_pipe_memory(pipe, d, &planned, &peak, &err), &err);
+        cr_expect_eq(peak, planned, "device %d: %zu bytes, planned %zu", d, peak, planned);
+        cr_expect_eq(planned, g->step.plan->bytes[d], "device %d: %zu bytes, the plan says %zu", d,
+                     planned, g->step.plan->bytes[d]);
+    }
+    test_batch_free(&b);
+    gpp_pipe_free(pipe);
+}
+
+Test(ranks, each_device_has_the_bytes_of_the_plan)
+{
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
+    for (int k = 0; k < 3; k++)
+        for (int mode = 0; mode < MODES; mode++) {
+            gpp_pipe_options o = plain_options();
+            o.optimizer = "adam lr=0.01";
+            o.schedule = schedules[k];
+            o.ascending_backward = true;
+            o.checkpoint = modes[mode];
+            o.clip_norm = k == 1 ? 1 : 0;
+            test_on_ranks(2, compare_bytes, &o);
+            test_on_ranks(4, compare_bytes, &o);
+        }
+}
+
+/* Memory of the process after so many steps. */
+static void step_often(gpp_comm *comm, void *arg)
+{
+    enum { STEPS_BEFORE = 200, STEPS_THEN = 2000 };
+    size_t *grown = arg;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    o.clip_norm = 1;
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    test_batch b = test_batch_new(pipe, 2, 1);
+    struct mallinfo2 before = {0};
+    for (int s = 0; s < STEPS_BEFORE + STEPS_THEN; s++) {
+        if (s == STEPS_BEFORE)
+            before = mallinfo2();
+        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    }
+    struct mallinfo2 after = mallinfo2();
+    if (gpp_comm_rank(comm) == 0 && after.uordblks > before.uordblks)
+        *grown = after.uordblks - before.uordblks;
+    test_batch_free(&b);
+    gpp_pipe_free(pipe);
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
+Test(ranks, two_thousand_steps_need_no_more_memory)
+{
+    size_t grown = 0;
+    test_on_ranks(2, step_often, &grown);
+    cr_expect_lt(grown, 65536, "%zu bytes more", grown);
+}
+#endif
 
 /* --- failures --------------------------------------------------------------------------------- */
 
