@@ -8,8 +8,9 @@
 #include <gridpipe/error.h>
 #include <gridpipe/log.h>
 
-/** Return `code`, and record the failure unless `err` is NULL or already holds one. */
-gpp_status gpp__fail(gpp_error *err, gpp_status code, const char *format, ...)
+/** Return `code`, and record the failure unless `err` is NULL or already holds one. (GPP_API here
+ * and in graph/run/comm.h: libgridpipe_mpi calls it.) */
+GPP_API gpp_status gpp__fail(gpp_error *err, gpp_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /** The same, naming the layer to blame. */

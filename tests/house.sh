@@ -20,6 +20,7 @@ graph/recipe
 graph/plan
 graph/search graph/trace
 graph/run
+mpi
 '
 
 # Reads lines "what FROM TO", two paths of the repository; prints those that do not point down.
@@ -60,7 +61,7 @@ foreign='ctype.h|omp.h|zlib.h|cublas.h|starpu_config.h|perfmodel_bus.c|driver_cu
 foreign+='|codelets/ops/scale.cu?|codelets/losses/huber.c|codelets/optimizers/signum.c'
 foreign+='|sched/waves.c|graph/trace/folded.c'
 named_files() {
-    local folders='(include|base|balance|bench|cmake|codelets|docs|examples|graph|sched|tests|tools|gridpipe)'
+    local folders='(include|base|balance|bench|cmake|codelets|docs|examples|graph|mpi|sched|tests|tools|gridpipe)'
     local known
     known=$(git ls-files | sed 's#.*/##')
     {

@@ -109,7 +109,7 @@ finish() {
 
 packages=(gcc g++ libc6-dev make ninja-build cmake pkg-config binutils util-linux libstarpu-dev
     libhwloc-dev libdnnl-dev libcriterion-dev libjansson-dev zlib1g-dev dataset-fashion-mnist
-    valgrind libc6-dbg pajeng)
+    valgrind libc6-dbg pajeng openmpi-bin libopenmpi-dev openssh-client)
 
 install_packages() {
     local missing=() package as_root=()
@@ -159,6 +159,10 @@ cuda_kernels() {
         ! readelf -d build/dev/libgridpipe.so | grep -E 'NEEDED.*(cudart|cublas|cudnn)'
 }
 
+mpi_is_there() {
+    grep -q '^gridpipe_mpi_missing:INTERNAL=$' build/dev/CMakeCache.txt
+}
+
 # The program that README.md shows is examples/readme.c, less the comment that says what it is.
 documented_program() {
     diff <(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d') \
@@ -186,12 +190,17 @@ documented_code() {
 }
 
 headers_alone() {
-    local header good=0
+    local header good=0 mpi
     for header in include/gridpipe.h include/gridpipe/*.h; do
-        gcc -std=c11 -pedantic-errors -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c \
-            "$header" || good=1
-        g++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ \
-            "$header" || good=1
+        mpi=()
+        if [[ $header == */mpi.h ]]; then
+            mpi_is_there || continue
+            mapfile -t mpi < <(mpicc --showme:incdirs | tr ' ' '\n' | sed 's/^/-isystem/')
+        fi
+        gcc -std=c11 -pedantic-errors -Wall -Wextra -Werror -Iinclude "${mpi[@]}" -fsyntax-only \
+            -x c "$header" || good=1
+        g++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror -Iinclude "${mpi[@]}" -fsyntax-only \
+            -x c++ "$header" || good=1
     done
     cmake --build build/dev --target gridpipe_verify_interface_header_sets && return $good
 }
@@ -372,6 +381,15 @@ damaged_data() {
     return $status
 }
 
+# Pipes over 2 to 4 MPI processes on this machine.
+mpi_ranks() {
+    if ! mpi_is_there; then
+        sed -n 's/^gridpipe_mpi_missing:INTERNAL=//p' build/dev/CMakeCache.txt
+        return 77
+    fi
+    bash tests/ranks/run.sh build/dev
+}
+
 # --- sanitizers -----------------------------------------------------------------------------------
 
 # Some containers forbid what the leak sanitizer and the thread sanitizer need.
@@ -464,6 +482,25 @@ consumer_cmake() {
         build/consumer/consumer_c && build/consumer/consumer_cxx && build/consumer/consumer_static
 }
 
+# The same for libgridpipe_mpi, as a process that is alone.
+consumer_mpi() {
+    local libdir
+    if ! mpi_is_there; then
+        echo "without MPI"
+        return 77
+    fi
+    libdir=$(dirname "$(find "$prefix" -name libgridpipe.so)")
+    export PKG_CONFIG_PATH=$libdir/pkgconfig OMPI_MCA_btl=self
+    rm -rf build/consumer-mpi
+    # shellcheck disable=SC2046
+    cmake -S tests/consumer/mpi -B build/consumer-mpi -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build build/consumer-mpi && build/consumer-mpi/consumer &&
+        build/consumer-mpi/consumer_static &&
+        gcc tests/consumer/mpi/consumer.c -o build/consumer-mpi/pc \
+            $(pkg-config --cflags --libs gridpipe_mpi) &&
+        LD_LIBRARY_PATH=$libdir build/consumer-mpi/pc
+}
+
 consumer_pkg_config() {
     local libdir library_path
     libdir=$(dirname "$(find "$prefix" -name libgridpipe.so)")
@@ -481,12 +518,14 @@ consumer_pkg_config() {
 }
 
 # Only the public interface is visible, and the library neither prints, exits nor aborts.
+# libgridpipe_mpi is another library, so what it needs of this one is visible, too.
 symbols() {
-    local library
+    local library mpi
     library=$(find "$prefix" -name libgridpipe.so)
-    nm -D --defined-only "$library" | awk '{print $3}' >"$logs/defined"
+    mpi=$(find "$prefix" -name libgridpipe_mpi.so)
+    nm -D --defined-only "$library" ${mpi:+"$mpi"} | awk 'NF == 3 { print $3 }' >"$logs/defined"
     nm -D --undefined-only "$library" | awk '{print $2}' | sed 's/@.*//' >"$logs/undefined"
-    ! grep -v -E '^gpp_[a-z]' "$logs/defined" &&
+    ! grep -v -E '^gpp_[a-z]|^gpp__(fail|comm_init|comm_release|comm_gather)$' "$logs/defined" &&
         ! grep -x -E 'exit|_exit|_Exit|abort|quick_exit|__assert_fail|printf|puts|putchar|perror|stdout|stderr|__printf_chk' \
             "$logs/undefined"
 }
@@ -506,6 +545,7 @@ step "documented code" documented_code
 step "documented program" documented_program
 step "house in order" bash tests/house.sh
 criterion_tests
+step "MPI ranks" mpi_ranks
 step "readme example" build/dev/examples/readme
 step "example" fashion_mnist build/dev
 step "example, wrong options" wrong_options
@@ -517,6 +557,7 @@ if ! $quick; then
     if step "build release" build_release && step "install" install_tree; then
         step "consumers, CMake" consumer_cmake
         step "consumers, pkg-config" consumer_pkg_config
+        step "consumers, MPI" consumer_mpi
         step "symbols" symbols
     fi
 fi

@@ -71,10 +71,12 @@ struct gpp_comm {
     gpp_error why;          /* of that */
 };
 
+/* GPP_API: libgridpipe_mpi, which is always of the same version as this library, calls these. */
+
 /** Set the fields that do not depend on the transport. @return GPP_OK or GPP_ENOMEM */
-gpp_status gpp__comm_init(gpp_comm *comm, const gpp__transport *transport, int rank, int size,
-                          gpp_error *err);
-void gpp__comm_release(gpp_comm *comm);
+GPP_API gpp_status gpp__comm_init(gpp_comm *comm, const gpp__transport *transport, int rank,
+                                  int size, gpp_error *err);
+GPP_API void gpp__comm_release(gpp_comm *comm);
 
 /** What a recipe takes of a communicator; NULL: this process is alone. */
 gpp__ranks gpp__comm_ranks(gpp_comm *comm);
@@ -99,7 +101,7 @@ gpp_status gpp__comm_take(gpp_comm *comm, int from, void *data, size_t bytes, gp
 /** Give all ranks what one of them has. All call it, after they have agreed to. */
 gpp_status gpp__comm_spread(gpp_comm *comm, int from, void *data, size_t bytes, gpp_error *err);
 /** Give all ranks what each of them has. @param all  [size][bytes] out */
-gpp_status gpp__comm_gather(gpp_comm *comm, const void *mine, size_t bytes, void *all,
-                            gpp_error *err);
+GPP_API gpp_status gpp__comm_gather(gpp_comm *comm, const void *mine, size_t bytes, void *all,
+                                    gpp_error *err);
 
 #endif

@@ -291,7 +291,7 @@ static void give_up(gpp_pipe *p)
     abandon_lanes(p);
     p->broken |= p->comm != NULL;
     if (p->comm && !p->comm->transport->abandon(p->comm))
-        p->watchdog.stuck = true;
+        p->watchdog.stuck = p->watchdog.held = true;
     for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
         if (p->flight[t].flying)
             p->watchdog.stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds);

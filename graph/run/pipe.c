@@ -145,6 +145,11 @@ void gpp_pipe_free(gpp_pipe *p)
         return;
     gpp__comm_begin(p->comm);
     gpp__settle(p); /* tasks use everything that is freed below */
+    if (p->watchdog.held) {
+        gpp__exit_forget(p);
+        gpp__log(GPP_LOG_ERROR, "a pipe keeps its memory: messages that cannot be given up use it");
+        return;
+    }
     gpp__stuck_settle(p);
     for (int k = 0; k < GPP__FLIGHTS; k++)
         p->flight[k].graph = NULL; /* nobody will ask for bounds */

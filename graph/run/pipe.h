@@ -151,6 +151,7 @@ typedef struct gpp__last_step {
 typedef struct gpp__watchdog {
     double seconds; /* without a task ending after which a step fails; 0: wait for ever */
     bool stuck;     /* tasks of a step that failed so have not ended yet */
+    bool held;      /* nor will they: a dead rank's messages have their buffers */
     char *late[GPP__MAX_TENSORS]; /* the step's memory that those tasks may still write */
 } gpp__watchdog;
 
