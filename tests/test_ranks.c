@@ -413,6 +413,64 @@ Test(ranks, a_training_goes_on_on_any_number_of_ranks)
         test_trace_free(&two.params[r]);
 }
 
+/* --- traces ----------------------------------------------------------------------------------- */
+
+typedef struct trace_case {
+    int partitions, tasks;
+    gpp_trace *trace[TEST_MOST_RANKS];
+} trace_case;
+
+static void record_steps(gpp_comm *comm, void *arg)
+{
+    trace_case *c = arg;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    gpp_step_stats stats;
+    o.partitions = c->partitions;
+    gpp_pipe *pipe = plain_pipe(comm, &o, &err);
+    cr_assert(pipe, "%s", err.msg);
+    test_batch b = test_batch_new(pipe, 8, 1);
+    must(gpp_pipe_record(pipe, 2, &err), &err);
+    for (int s = 0; s < 3; s++)
+        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    must(gpp_pipe_last_step(pipe, &stats, &err), &err);
+    cr_expect_gt(stats.bound_ms, 0);
+    cr_expect_leq(stats.bound_ms, stats.step_ms * 1.0001);
+    c->tasks = stats.tasks;
+    must(gpp_pipe_trace(pipe, &c->trace[comm ? gpp_comm_rank(comm) : 0], &err), &err);
+    test_batch_free(&b);
+    gpp_pipe_free(pipe);
+}
+
+Test(ranks, a_trace_has_the_tasks_of_all_ranks)
+{
+    trace_case c = {.partitions = 4};
+    test_on_ranks(3, record_steps, &c);
+    for (int r = 0; r < 3; r++) {
+        const gpp_trace *t = c.trace[r];
+        cr_expect_eq(t->steps, 2);
+        cr_expect_eq(t->tasks, 2 * c.tasks, "rank %d: %d tasks", r, t->tasks);
+        cr_expect_eq(t->devices, c.trace[0]->devices);
+        for (int k = 0; k < t->tasks; k++) {
+            cr_expect_geq(t->task[k].start_ms, t->step[t->task[k].step].begin_ms);
+            cr_expect_leq(t->task[k].end_ms, t->step[t->task[k].step].end_ms + 1e-3);
+        }
+        for (int d = 0; d < t->devices; d++)
+            cr_expect_gt(t->device[d].planned, 0);
+        size_t most[TEST_MOST_RANKS] = {0};
+        for (int k = 0; k < t->points; k++)
+            if (t->point[k].bytes > most[t->point[k].device])
+                most[t->point[k].device] = t->point[k].bytes;
+        for (int d = 0; d < t->devices; d++) {
+            cr_expect_gt(most[d], 0);
+            cr_expect_leq(most[d], t->device[d].planned, "device %d: %zu of %zu bytes", d, most[d],
+                          t->device[d].planned);
+        }
+    }
+    for (int r = 0; r < 3; r++)
+        gpp_trace_free(c.trace[r]);
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 /* Every device has what its rank has planned for it, and the plan is the same on all ranks. */

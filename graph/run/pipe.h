@@ -21,6 +21,7 @@
  *     at_exit.c       ends steps when the program ends
  *     ledger.c        lists the arrays that a file may hold (ledger.h)
  *     state_file.c    saves and loads parameters and the state of training
+ *     gather.c        one record of all ranks (record.h)
  *     share.c         files of a pipe that several ranks run
  *     comm.c          what ranks agree on (comm.h); threads.c: ranks that are threads
  */

@@ -18,29 +18,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/run/pipe.h"
-
-typedef struct step_record {
-    gpp_trace_step step; /* times in seconds, CLOCK_MONOTONIC, as in tasks and points */
-    int tasks, links, points;
-    gpp_trace_task *task;
-    gpp_trace_link *link;
-    gpp_forecast_point *point; /* changes of bytes, which wrap around below zero */
-} step_record;
-
-typedef struct gpp__recorder {
-    int wanted, begun, steps;
-    step_record *step; /* [begun] of which the first `steps` have ended */
-} gpp__recorder;
+#include "graph/run/record.h"
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-static void step_record_free(step_record *s)
+void gpp__step_record_free(gpp__step_record *s)
 {
     free(s->task);
     free(s->link);
     free(s->point);
-    *s = (step_record){.tasks = 0};
+    *s = (gpp__step_record){.tasks = 0};
 }
 
 void gpp__recorder_free(gpp_pipe *p)
@@ -48,11 +35,18 @@ void gpp__recorder_free(gpp_pipe *p)
     gpp__recorder *r = p->recorder;
     if (!r)
         return;
-    for (int s = 0; s < r->begun; s++)
-        step_record_free(&r->step[s]);
-    free(r->step);
+    gpp__recorder_release(r);
     free(r);
     p->recorder = NULL;
+}
+
+void gpp__recorder_release(gpp__recorder *r)
+{
+    for (int s = 0; s < r->begun; s++)
+        gpp__step_record_free(&r->step[s]);
+    free(r->step);
+    free(r->lasting);
+    *r = (gpp__recorder){.wanted = 0};
 }
 
 gpp_status gpp_pipe_record(gpp_pipe *p, int steps, gpp_error *err)
@@ -88,25 +82,25 @@ static int count_links(const gpp_pipe *p)
 static gpp_status make_room(gpp_pipe *p, const gpp__task_graph *g, gpp_error *err)
 {
     gpp__recorder *r = p->recorder;
-    step_record *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
+    gpp__step_record *grown = realloc(r->step, ((size_t)r->begun + 1) * sizeof *grown);
     if (!grown)
         return gpp__fail(err, GPP_ENOMEM, "a record of %d steps", r->begun + 1);
     r->step = grown;
-    step_record *s = &r->step[r->begun];
-    *s = (step_record){.links = count_links(p)};
+    gpp__step_record *s = &r->step[r->begun];
+    *s = (gpp__step_record){.links = count_links(p)};
     s->task = calloc(g->step.plan->tasks + 1, sizeof *s->task);
     s->link = calloc((size_t)s->links + 1, sizeof *s->link);
     s->point = calloc(most_points(g->step.plan) + 1, sizeof *s->point);
     if (s->task && s->link && s->point)
         return GPP_OK;
-    step_record_free(s);
+    gpp__step_record_free(s);
     return gpp__fail(err, GPP_ENOMEM, "a record of %zu tasks", g->step.plan->tasks);
 }
 
 /* --- links ------------------------------------------------------------------------------------ */
 
 /* Add what StarPU has counted since the last call: reading its counters sets them to zero. */
-static void add_links(step_record *s)
+static void add_links(gpp__step_record *s)
 {
     for (int k = 0; k < s->links; k++) {
         struct starpu_profiling_bus_info info = {.transferred_bytes = 0};
@@ -119,7 +113,7 @@ static void add_links(step_record *s)
 }
 
 /* Drop the links over which nothing went. */
-static void keep_used_links(step_record *s)
+static void keep_used_links(gpp__step_record *s)
 {
     int used = 0;
     for (int k = 0; k < s->links; k++)
@@ -165,16 +159,20 @@ static void contents_release(contents *v)
 }
 
 /* A change of a device's live bytes is a point whose bytes wrap around below zero. */
-static void add_change(step_record *s, double at, int device, size_t change)
+static void add_change(gpp__step_record *s, double at, int device, size_t change)
 {
     s->point[s->points++] = (gpp_forecast_point){at, device, change};
 }
 
-static void add_life(step_record *s, const gpp_pipe *p, const gpp__buffer *b, double from,
-                     double until)
+/* On the devices of this rank that have the buffer. */
+static void add_life(gpp__step_record *s, const gpp_pipe *p, const gpp__plan *plan, size_t buffer,
+                     double from, double until)
 {
-    bool copy = b->other >= 0 && p->device[b->other].node != p->device[b->device].node;
-    for (int d = b->device, k = 0; k <= copy; k++, d = b->other) {
+    const gpp__buffer *b = &plan->buffer[buffer];
+    int device = gpp__plan_payer(plan, buffer, p->recipe->ranks.rank);
+    bool copy = device == b->device && b->other >= 0 && gpp__recipe_has(p->recipe, b->other) &&
+                p->device[b->other].node != p->device[b->device].node;
+    for (int d = device, k = 0; d >= 0 && k <= copy; k++, d = b->other) {
         add_change(s, from, d, b->bytes);
         add_change(s, until, d, (size_t)0 - b->bytes);
     }
@@ -186,13 +184,13 @@ static bool lasts(const gpp__buffer *b)
 }
 
 /* A task that ran uses a buffer. */
-static void use(step_record *s, const gpp_pipe *p, const gpp__plan *plan, contents *v,
+static void use(gpp__step_record *s, const gpp_pipe *p, const gpp__plan *plan, contents *v,
                 const gpp__access *a, gpp_trace_task *t)
 {
     const gpp__buffer *b = &plan->buffer[a->buffer];
     uint64_t here = (uint64_t)1 << p->device[t->device].node;
     if (a->mode == GPP__WORKSPACE) {
-        add_life(s, p, b, t->start_ms, t->end_ms);
+        add_life(s, p, plan, (size_t)a->buffer, t->start_ms, t->end_ms);
         return;
     }
     bool reads = a->mode != GPP__WRITE, writes = a->mode != GPP__READ;
@@ -204,7 +202,7 @@ static void use(step_record *s, const gpp_pipe *p, const gpp__plan *plan, conten
     if (lasts(b))
         return;
     if (!reads && !isnan(v->from[a->buffer]))
-        add_life(s, p, b, v->from[a->buffer], v->until[a->buffer]);
+        add_life(s, p, plan, (size_t)a->buffer, v->from[a->buffer], v->until[a->buffer]);
     if (!reads || isnan(v->from[a->buffer]))
         v->from[a->buffer] = reads && b->cls != GPP__FETCHED ? s->step.begin_ms : t->start_ms;
     v->until[a->buffer] = t->end_ms;
@@ -219,7 +217,7 @@ static int by_start(const void *x, const void *y)
     return a->end_ms < b->end_ms ? -1 : a->end_ms > b->end_ms;
 }
 
-static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *g)
+static int find_tasks(gpp__step_record *s, const gpp_pipe *p, const gpp__task_graph *g)
 {
     int ran = 0;
     for (size_t k = 0; k < g->step.plan->tasks; k++) {
@@ -245,7 +243,7 @@ static int find_tasks(step_record *s, const gpp_pipe *p, const gpp__task_graph *
 }
 
 /* Without memory for `contents`, the trace has no bytes. */
-static void find_bytes(step_record *s, const gpp_pipe *p, const gpp__plan *plan)
+static void find_bytes(gpp__step_record *s, const gpp_pipe *p, const gpp__plan *plan)
 {
     contents v;
     bool made = contents_init(&v, p, plan);
@@ -257,10 +255,11 @@ static void find_bytes(step_record *s, const gpp_pipe *p, const gpp__plan *plan)
     }
     for (size_t k = 0; made && k < plan->buffers; k++)
         if (!lasts(&plan->buffer[k]) && !isnan(v.from[k]))
-            add_life(s, p, &plan->buffer[k], v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
+            add_life(s, p, plan, k, v.from[k], v.unread[k] ? s->step.end_ms : v.until[k]);
     contents_release(&v);
     for (int d = 0; made && d < p->recipe->devices; d++)
-        add_change(s, s->step.begin_ms, d, 0);
+        if (gpp__recipe_has(p->recipe, d))
+            add_change(s, s->step.begin_ms, d, 0);
 }
 
 gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *g, int *step, gpp_error *err)
@@ -275,7 +274,7 @@ gpp_status gpp__record_begin(gpp_pipe *p, const gpp__task_graph *g, int *step, g
     for (size_t k = 0; k < g->step.plan->tasks; k++)
         g->ticket[k].timed = true;
     *step = r->begun++;
-    step_record *s = &r->step[*step];
+    gpp__step_record *s = &r->step[*step];
     add_links(&r->step[r->steps]); /* count it for the oldest step in flight */
     if (r->steps == *step)
         memset(s->link, 0, (size_t)s->links * sizeof *s->link);
@@ -289,7 +288,7 @@ void gpp__record_end(gpp_pipe *p, const gpp__flight *f)
     const gpp__task_graph *g = f->graph;
     if (!r || f->record < 0)
         return;
-    step_record *s = &r->step[f->record];
+    gpp__step_record *s = &r->step[f->record];
     s->step.end_ms = f->job.ended;
     s->step.micro_batches = g->step.plan->shape.micro_batches;
     s->step.status = f->status;
@@ -330,16 +329,19 @@ static bool count_all(const gpp__recorder *r, gpp_trace *t)
     return t->step && t->task && t->link && t->point && t->device;
 }
 
-static bool copy_devices(const gpp_pipe *p, gpp_trace *t)
+static gpp_status copy_devices(const gpp_pipe *p, gpp_trace *t, gpp_error *err)
 {
-    for (int d = 0; d < p->recipe->devices; d++) {
-        t->device[d] = (gpp_trace_device){
-            strdup(p->recipe->device_name[d]), p->recipe->device_threads[d], p->node_of[d],
-            p->device[d].planned, atomic_load(&p->device[d].meter.peak)};
-        if (!t->device[d].name)
-            return false;
+    gpp_status status = GPP_OK;
+    for (int d = 0; d < p->recipe->devices && status == GPP_OK; d++) {
+        gpp_trace_device *device = &t->device[d];
+        *device = (gpp_trace_device){.name = strdup(p->recipe->device_name[d]),
+                                     .threads = p->recipe->device_threads[d],
+                                     .node = p->node_of[d]};
+        status = device->name ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "names of devices");
+        if (status == GPP_OK)
+            status = gpp_pipe_memory(p, d, &device->planned, &device->peak, err);
     }
-    return true;
+    return status;
 }
 
 /* Rounded to nanoseconds as in files, so that a trace read back equals the one written. */
@@ -348,8 +350,8 @@ static double since(double origin, double seconds)
     return round(1e9 * (seconds - origin)) / 1e6;
 }
 
-static void copy_step(const step_record *s, double origin, gpp_trace *t, int *tasks, int *links,
-                      int *points)
+static void copy_step(const gpp__step_record *s, double origin, gpp_trace *t, int *tasks,
+                      int *links, int *points)
 {
     for (int k = 0; k < s->tasks; k++) {
         gpp_trace_task *task = &t->task[(*tasks)++];
@@ -378,8 +380,7 @@ static int by_time(const void *x, const void *y)
     return up - other_up;
 }
 
-/* Bytes that stay between steps. */
-static size_t lasting_bytes(const gpp_pipe *p, int device)
+size_t gpp__record_lasting(const gpp_pipe *p, int device)
 {
     size_t bytes = 0;
     for (int j = 0; j < p->recipe->partitions; j++)
@@ -390,12 +391,12 @@ static size_t lasting_bytes(const gpp_pipe *p, int device)
 }
 
 /* Turn changes, of steps that may overlap, into sums. Without memory there are no points. */
-static void sum_points(const gpp_pipe *p, gpp_trace *t)
+static void sum_points(const gpp__recorder *r, gpp_trace *t)
 {
-    size_t *bytes = calloc((size_t)p->recipe->devices, sizeof *bytes);
+    size_t *bytes = calloc((size_t)t->devices, sizeof *bytes);
     int points = 0;
-    for (int d = 0; bytes && d < p->recipe->devices; d++)
-        bytes[d] = lasting_bytes(p, d);
+    for (int d = 0; bytes && d < t->devices; d++)
+        bytes[d] = r->lasting[d];
     qsort(t->point, (size_t)t->points, sizeof *t->point, by_time);
     for (int k = 0; bytes && k < t->points; k++) {
         gpp_forecast_point now = t->point[k];
@@ -417,9 +418,8 @@ static bool ascends(const gpp_trace *t)
     return true;
 }
 
-static void copy_steps(const gpp_pipe *p, gpp_trace *t)
+static void copy_steps(const gpp__recorder *r, gpp_trace *t)
 {
-    const gpp__recorder *r = p->recorder;
     int tasks = 0, links = 0, points = 0;
     double origin = r->steps ? r->step[0].step.begin_ms : 0;
     for (int s = 0; s < r->steps; s++) {
@@ -430,7 +430,31 @@ static void copy_steps(const gpp_pipe *p, gpp_trace *t)
     }
     if (!ascends(t))
         qsort(t->task, (size_t)t->tasks, sizeof *t->task, by_start);
-    sum_points(p, t);
+    sum_points(r, t);
+}
+
+/* The trace of a recorder that has the steps of all ranks. */
+static gpp_status make_trace(const gpp_pipe *p, const gpp__recorder *r, gpp_trace **trace,
+                             gpp_error *err)
+{
+    gpp_trace *t = calloc(1, sizeof *t);
+    if (t) {
+        t->layers = p->recipe->model->count;
+        t->partitions = p->recipe->partitions;
+        t->devices = p->recipe->devices;
+    }
+    gpp_status status =
+        t && count_all(r, t) ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", r->steps);
+    status = gpp__agree(p, "a trace", status, 0, err);
+    if (status == GPP_OK)
+        status = copy_devices(p, t, err);
+    if (status == GPP_OK) {
+        copy_steps(r, t);
+        *trace = t;
+    } else {
+        gpp_trace_free(t);
+    }
+    return status;
 }
 
 gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
@@ -438,19 +462,13 @@ gpp_status gpp_pipe_trace(const gpp_pipe *p, gpp_trace **trace, gpp_error *err)
     if (!p || !trace)
         return gpp__fail(err, GPP_EINVAL, "%s is NULL", p ? "trace" : "pipe");
     *trace = NULL;
+    gpp__comm_begin(p->comm);
     if (!p->recorder || !p->recorder->steps)
         return gpp__fail(err, GPP_ESTATE, "no step has been noted (gpp_pipe_record)");
-    gpp_trace *t = calloc(1, sizeof *t);
-    if (!t)
-        return gpp__fail(err, GPP_ENOMEM, "a trace");
-    t->layers = p->recipe->model->count;
-    t->partitions = p->recipe->partitions;
-    t->devices = p->recipe->devices;
-    if (!count_all(p->recorder, t) || !copy_devices(p, t)) {
-        gpp_trace_free(t);
-        return gpp__fail(err, GPP_ENOMEM, "a trace of %d steps", p->recorder->steps);
-    }
-    copy_steps(p, t);
-    *trace = t;
-    return GPP_OK;
+    gpp__recorder all = {.wanted = 0};
+    gpp_status status = gpp__recorder_gather(p, &all, err);
+    if (status == GPP_OK)
+        status = make_trace(p, &all, trace, err);
+    gpp__recorder_release(&all);
+    return status;
 }
