@@ -21,7 +21,8 @@
 #define GPP_COMMAND ""
 #endif
 
-static char folder[64]; /* for files of this test */
+static char folder[64];        /* for files of this test */
+static char launcher[96] = ""; /* what starts the command several times at once */
 
 static const char *command(void)
 {
@@ -80,8 +81,8 @@ static outcome gridpipe(const char *format, ...)
     va_start(list, format);
     vsnprintf(args, sizeof args, format, list);
     va_end(list);
-    snprintf(line, sizeof line, "cd '%s' && { '%s' %s; } >out 2>err </dev/null", folder, command(),
-             args);
+    snprintf(line, sizeof line, "cd '%s' && { %s '%s' %s; } >out 2>err </dev/null", folder,
+             launcher, command(), args);
     int status = system(line);
     cr_assert(WIFEXITED(status), "%s ended by signal %d", args, WTERMSIG(status));
     o.status = WEXITSTATUS(status);
@@ -423,6 +424,66 @@ Test(tools, a_training_that_is_resumed_ends_with_the_bits_of_one_that_never_stop
                  "--save-params parts",
            model);
     expect_same_bytes("whole", "parts", "parameters differ");
+}
+
+static void launch(int ranks)
+{
+#ifdef __SANITIZE_ADDRESS__
+    cr_skip_test("MPI does not free all its memory");
+#endif
+#ifndef GPP_COMMAND_MPI
+    cr_skip_test("the command is built without MPI");
+#endif
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        cr_skip_test("there is no mpirun");
+    snprintf(launcher, sizeof launcher, "mpirun --oversubscribe --allow-run-as-root -n %d", ranks);
+}
+
+static int lines_of(const char *text)
+{
+    int lines = 0;
+    for (; *text; text++)
+        lines += *text == '\n';
+    return lines;
+}
+
+Test(tools, a_training_over_ranks_has_the_files_of_one_process)
+{
+    write_data("data");
+    expect(0, TRAIN "--epochs 4 --save-params whole --test-input data", model);
+    expect(0, TRAIN "--epochs 4 --save state1", model);
+    launch(2);
+    outcome o = gridpipe(TRAIN "--epochs 4 --partitions 3 --save-params parts --save state2 "
+                               "--test-input data --trace trace.csv",
+                         model);
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect_eq(lines_of(o.out), 4, "rank 0 alone prints: %s", o.out);
+    cr_expect(strstr(o.out, "test accuracy"), "%s", o.out);
+    cr_expect(strstr(o.err, "rank:1/cpu:"), "%s", o.err);
+    release(&o);
+    expect_same_bytes("whole", "parts", "parameters differ");
+    expect_same_bytes("state1", "state2", "states differ");
+    launch(3);
+    expect(0, TRAIN "--epochs 6 --partitions 4 --resume state2 --save-params parts", model);
+    *launcher = '\0';
+    expect(0, TRAIN "--epochs 6 --save-params whole", model);
+    expect_same_bytes("whole", "parts", "parameters differ after resuming");
+    expect(0, "trace trace.csv");
+}
+
+Test(tools, failures_over_ranks_end_them_all_and_are_said_once)
+{
+    write_data("data");
+    launch(2);
+    outcome o = gridpipe(TRAIN "--partitions 99", model);
+    cr_expect_neq(o.status, 0);
+    const char *first = strstr(o.err, "partitions must be");
+    cr_expect(first && !strstr(first + 1, "partitions must be"), "%s", o.err);
+    release(&o);
+    o = gridpipe("plan --model 'relu' --shape 3");
+    cr_expect_neq(o.status, 0);
+    cr_expect(strstr(o.err, "\"plan\" runs in one"), "%s", o.err);
+    release(&o);
 }
 
 Test(tools, a_signal_ends_a_training_with_its_state_saved)

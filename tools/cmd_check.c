@@ -374,6 +374,9 @@ static int run(int argc, char *argv[])
     return check_files(&how, argc - first, argv + first);
 }
 
-const tool_command tool_check = {"check", "[OPTION]... FILE...",
-                                 "Compare with reference results, such as PyTorch's", description,
-                                 run};
+const tool_command tool_check = {"check",
+                                 "[OPTION]... FILE...",
+                                 "Compare with reference results, such as PyTorch's",
+                                 description,
+                                 run,
+                                 false};

@@ -178,4 +178,5 @@ static int run(int argc, char *argv[])
 }
 
 const tool_command tool_info = {
-    "info", "[OPTION]...", "The library, its limits and this machine's devices", description, run};
+    "info",      "[OPTION]...", "The library, its limits and this machine's devices",
+    description, run,           true};

@@ -260,6 +260,9 @@ static int run(int argc, char *argv[])
     return status;
 }
 
-const tool_command tool_model = {
-    "model", "(--model TEXT | --model-file FILE) --input SHAPE [OPTION]...",
-    "Layers, shapes, parameters, work, memory, schedule", description, run};
+const tool_command tool_model = {"model",
+                                 "(--model TEXT | --model-file FILE) --input SHAPE [OPTION]...",
+                                 "Layers, shapes, parameters, work, memory, schedule",
+                                 description,
+                                 run,
+                                 false};

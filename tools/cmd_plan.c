@@ -428,5 +428,9 @@ static int run(int argc, char *argv[])
 }
 
 const tool_command tool_plan = {
-    "plan", "(--model TEXT | --model-file FILE) --input SHAPE --batch B [OPTION]...",
-    "Predict a training step; find the fastest pipe that fits", description, run};
+    "plan",
+    "(--model TEXT | --model-file FILE) --input SHAPE --batch B [OPTION]...",
+    "Predict a training step; find the fastest pipe that fits",
+    description,
+    run,
+    false};

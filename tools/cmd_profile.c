@@ -439,5 +439,9 @@ static int run(int argc, char *argv[])
 }
 
 const tool_command tool_profile = {
-    "profile", "((--model TEXT | --model-file FILE) --input SHAPE | --load FILE) [OPTION]...",
-    "What each layer costs: measured times, bytes", description, run};
+    "profile",
+    "((--model TEXT | --model-file FILE) --input SHAPE | --load FILE) [OPTION]...",
+    "What each layer costs: measured times, bytes",
+    description,
+    run,
+    false};

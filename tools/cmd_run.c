@@ -371,6 +371,9 @@ static int run(int argc, char *argv[])
     return status;
 }
 
-const tool_command tool_run = {"run", "[--model TEXT | --model-file FILE] --input FILE [OPTION]...",
+const tool_command tool_run = {"run",
+                               "[--model TEXT | --model-file FILE] --input FILE [OPTION]...",
                                "Run steps on given arrays; write every result to a file",
-                               description, run};
+                               description,
+                               run,
+                               false};

@@ -91,6 +91,9 @@ static int run(int argc, char *argv[])
     return status < 0 ? work(&how, argv[first]) : status;
 }
 
-const tool_command tool_trace_command = {"trace", "FILE [OPTION]...",
+const tool_command tool_trace_command = {"trace",
+                                         "FILE [OPTION]...",
                                          "What steps did: report on a saved trace, draw it",
-                                         description, run};
+                                         description,
+                                         run,
+                                         false};

@@ -152,6 +152,7 @@ static gpp_status make_pipe(training *t)
     o.clip_norm = t->how.clip_norm;
     o.skip_nonfinite = t->how.skip_nonfinite;
     o.batch = t->how.batch;
+    o.comm = tool_comm();
     gpp_status status = tool_model_new(&t->model, t->text, &t->err);
     if (status == GPP_OK)
         status = tool_set_inputs(t->model, t->data.x, t->data.inputs, &t->err);
@@ -230,6 +231,16 @@ static gpp_status step(training *t, const gpp_tensor batch[])
     return status == GPP_OK && saves ? train_save(t) : status;
 }
 
+/* A signal has come, on rank 0: a launcher signals every rank, but not at the same instant. */
+static bool is_stopped(training *t)
+{
+    int now = stop;
+    if (tool_share(0, &now, sizeof now, &t->err) != GPP_OK)
+        now = 1;
+    t->stopped |= now;
+    return t->stopped;
+}
+
 /* @return GPP_ENOENT at the end of the epoch */
 static gpp_status train_epoch(training *t)
 {
@@ -239,7 +250,7 @@ static gpp_status train_epoch(training *t)
     t->efficiency = 0;
     t->began = tool_seconds();
     progress_begin(&t->progress, t->epoch + 1, t->loss_rows, t->data.x[0].dim[0]);
-    while (status == GPP_OK && !stop) {
+    while (status == GPP_OK && !is_stopped(t)) {
         gpp_error none = GPP_ERROR_INIT;
         status = gpp_loader_next(t->loader, batch, &none);
         if (status == GPP_ENOENT)
@@ -312,7 +323,7 @@ static gpp_status end_epoch(training *t)
 static gpp_status train(training *t)
 {
     gpp_status status = GPP_OK;
-    while (status == GPP_OK && t->epoch < t->how.epochs && !stop) {
+    while (status == GPP_OK && t->epoch < t->how.epochs && !t->stopped) {
         status = train_epoch(t);
         if (status == GPP_ENOENT)
             status = end_epoch(t);
@@ -322,27 +333,38 @@ static gpp_status train(training *t)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-static void print_end(const training *t)
+/* Every rank asks for the memory of all devices; rank 0 prints it. */
+static void print_memory(const training *t, bool prints)
 {
     gpp_pipe_info info;
     size_t planned, peak;
-    int64_t waits;
-    double waited;
-    if (!isnan(t->accuracy))
-        fprintf(stderr, "test accuracy  %.2f %%\n", 100 * t->accuracy);
-    gpp_loader_waits(t->loader, &waits, &waited);
-    fprintf(stderr, "data           waited for %" PRId64 " times, %.1f ms in all\n", waits, waited);
     gpp_pipe_get_info(t->pipe, &info);
     for (int d = 0; d < info.devices; d++)
-        if (gpp_pipe_memory(t->pipe, d, &planned, &peak, NULL) == GPP_OK)
+        if (gpp_pipe_memory(t->pipe, d, &planned, &peak, NULL) == GPP_OK && prints)
             fprintf(stderr, "memory         %s: planned %.1f MiB, measured peak %.1f MiB\n",
                     info.device_name[d], (double)planned / 0x1p20, (double)peak / 0x1p20);
+}
+
+static void print_end(const training *t)
+{
+    int64_t waits;
+    double waited;
+    bool prints = tool_rank() == 0;
+    gpp_loader_waits(t->loader, &waits, &waited);
+    if (!isnan(t->accuracy) && prints)
+        fprintf(stderr, "test accuracy  %.2f %%\n", 100 * t->accuracy);
+    if (prints)
+        fprintf(stderr, "data           waited for %" PRId64 " times, %.1f ms in all\n", waits,
+                waited);
+    print_memory(t, prints);
 }
 
 static int interrupted(training *t)
 {
     if (train_save(t) != GPP_OK)
         return tool_error(&t->err);
+    if (tool_rank() > 0)
+        return TOOL_FAILED;
     return tool_fail(TOOL_FAILED,
                      "ended by a signal after %" PRId64 " mini-batches of epoch %" PRId64 "%s%s",
                      t->index, t->epoch + 1, t->how.save ? "; go on with --resume " : "",
@@ -357,16 +379,17 @@ static int work(training *t)
     int status = start(t);
     if (status >= 0)
         return status;
-    if (t->epoch >= t->how.epochs)
+    if (t->epoch >= t->how.epochs && tool_rank() == 0)
         tool_fail(TOOL_DONE, "already at epoch %" PRId64 " of %" PRId64 ": nothing to do", t->epoch,
                   t->how.epochs);
     t->first_epoch = t->epoch;
-    progress_new(&t->progress, t->how.quiet ? -1 : t->how.progress, t->how.epochs);
+    bool silent = t->how.quiet || tool_rank() > 0;
+    progress_new(&t->progress, silent ? -1 : t->how.progress, t->how.epochs);
     if (train(t) != GPP_OK)
         return tool_error(&t->err);
     if (t->how.trace.path && t->traced && tool_trace_end(&t->how.trace, t->pipe, &t->err) != GPP_OK)
         return tool_error(&t->err);
-    if (stop && t->epoch < t->how.epochs)
+    if (t->stopped && t->epoch < t->how.epochs)
         return interrupted(t);
     if (!t->tested && train_test(t) != GPP_OK)
         return tool_error(&t->err);
@@ -518,4 +541,7 @@ const tool_command tool_train = {
     "train",
     "(--model TEXT | --model-file FILE) (--input FILE --target FILE | --cifar10 DIRECTORY) "
     "[OPTION]...",
-    "Train a model on a data set; stop and resume", description, run};
+    "Train a model on a data set; stop and resume",
+    description,
+    run,
+    true};

@@ -61,5 +61,6 @@ int main(int argc, char *argv[])
         return tool_flushed(TOOL_DONE);
     }
     const tool_command *command = find(argv[1]);
-    return command ? command->run(argc - 1, argv + 1) : TOOL_USAGE;
+    int status = command ? tool_ranks_begin(command) : TOOL_USAGE;
+    return status < 0 ? tool_ranks_end(command->run(argc - 1, argv + 1)) : status;
 }

@@ -26,6 +26,8 @@ int tool_fail(int status, const char *format, ...)
     va_list args;
     fflush(stdout); /* keeps the order where stdout and stderr go to one terminal */
     fprintf(stderr, "gridpipe%s%s: ", command_name ? " " : "", command_name ? command_name : "");
+    if (tool_rank() > 0)
+        fprintf(stderr, "on rank %d: ", tool_rank());
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
@@ -33,8 +35,11 @@ int tool_fail(int status, const char *format, ...)
     return status;
 }
 
+/* A record that names a rank is on all ranks, and rank 0 prints it. */
 int tool_error(const gpp_error *err)
 {
+    if (tool_rank() > 0 && !strncmp(err->msg, "rank ", 5))
+        return TOOL_FAILED;
     return tool_fail(TOOL_FAILED, "%s", *err->msg ? err->msg : gpp_status_text(err->code));
 }
 
@@ -247,7 +252,7 @@ static int check_folder(const char *option, const char *path, char *copy)
 int tool_writable(const char *option, const char *path)
 {
     struct stat st;
-    if (!path)
+    if (!path || tool_rank() > 0)
         return -1;
     bool there = stat(path, &st) == 0;
     if (there && !S_ISREG(st.st_mode))

@@ -19,6 +19,7 @@ enum { TOOL_DONE = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 typedef struct tool_command {
     const char *name, *arguments, *summary, *description;
     int (*run)(int argc, char *argv[]); /* argv[0]: the command's name. Returns the exit status */
+    bool over_ranks; /* several processes may run it together */
 } tool_command;
 
 extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model, tool_profile,
@@ -86,6 +87,22 @@ char *tool_read_text(const char *path);
 /** The model text of --model or --model-file. Exactly one of them must be given; `optional`: none
  * may be. @param text  out: free it. @return -1: go on; else the exit status */
 int tool_model_text(const char *model, const char *file, bool optional, char **text);
+
+/* --- ranks (ranks.c) -------------------------------------------------------------------------- */
+
+/** Join the other processes that a launcher has started with this one, if there are any.
+ * @return -1: go on; else the exit status, and the message is printed */
+int tool_ranks_begin(const tool_command *command);
+/** Leave them. A failure ends them all. @return status */
+int tool_ranks_end(int status);
+/** For options.comm; NULL: this process is alone. */
+gpp_comm *tool_comm(void);
+/** 0: the rank that prints, reads and writes. */
+int tool_rank(void);
+/** Give all ranks what `from` has. */
+gpp_status tool_share(int from, void *data, size_t bytes, gpp_error *err);
+/** The rank with the pipe's last partition, which has the outputs. */
+int tool_end_rank(const gpp_pipe *pipe);
 
 /* --- amounts (amounts.c) ---------------------------------------------------------------------- */
 

@@ -122,7 +122,7 @@ gpp_status tool_trace_end(const tool_trace *t, const gpp_pipe *pipe, gpp_error *
         status = gpp_pipe_trace(pipe, &trace, err);
     if (status == GPP_OK && t->forecast)
         status = gpp_trace_set_forecast(trace, t->forecast, err);
-    if (status == GPP_OK)
+    if (status == GPP_OK && tool_rank() == 0)
         status = gpp_trace_write(trace, t->path, format, err);
     gpp_trace_free(trace);
     return status;

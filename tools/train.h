@@ -33,6 +33,7 @@ typedef struct training {
     gpp_error err;
     progress progress;
     uint64_t seed;
+    bool stopped;                      /* a signal has ended the training */
     bool traced;                       /* a step has ended, so the trace has something */
     int64_t flying[GPP_MAX_SUBMITTED]; /* rows of the steps that are submitted and not waited for */
 

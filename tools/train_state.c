@@ -200,10 +200,36 @@ static gpp_status take_words(training *t, const gpp_file *file)
     return take_place(t, word);
 }
 
+/* Rank 0 has the file, and gives its words to the others. */
+static gpp_status share_words(training *t, gpp_file **file)
+{
+    gpp_status status = GPP_OK;
+    if (tool_rank() > 0)
+        status = gpp_file_new(file, &t->err);
+    for (int k = 0; k < WORDS && status == GPP_OK; k++) {
+        const char *word = tool_rank() ? NULL : gpp_file_word(*file, word_names[k].key);
+        size_t length = word ? strlen(word) + 1 : 0;
+        status = tool_share(0, &length, sizeof length, &t->err);
+        char *copy = calloc(length + 1, 1);
+        if (!copy)
+            status = tool_note(&t->err, GPP_ENOMEM, "the words of %s", t->how.resume);
+        if (word && copy)
+            memcpy(copy, word, length);
+        if (status == GPP_OK)
+            status = tool_share(0, copy, length, &t->err);
+        if (status == GPP_OK && tool_rank() > 0 && length)
+            status = gpp_file_set_word(*file, word_names[k].key, copy, &t->err);
+        free(copy);
+    }
+    return status;
+}
+
 gpp_status train_read_state(training *t)
 {
     gpp_file *file = NULL;
-    gpp_status status = gpp_file_read(&file, t->how.resume, &t->err);
+    gpp_status status = tool_rank() == 0 ? gpp_file_read(&file, t->how.resume, &t->err) : GPP_OK;
+    if (status == GPP_OK && tool_comm())
+        status = share_words(t, &file);
     if (status == GPP_OK)
         status = take_words(t, file);
     gpp_file_free(file);

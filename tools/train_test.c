@@ -80,6 +80,8 @@ static gpp_status test_all(training *t, gpp_tensor *y)
         if (train_has_classes(t->how.loss))
             right += count_right(t, y, &target, &all);
     }
+    if (status == GPP_OK) /* other ranks have no outputs */
+        status = tool_share(tool_end_rank(t->pipe), &right, sizeof right, &t->err);
     t->test_loss = sum / (double)rows;
     t->accuracy = all ? (double)right / (double)all : NAN;
     return status;

@@ -135,6 +135,16 @@ gpp_status gpp__comm_spread(gpp_comm *c, int from, void *data, size_t bytes, gpp
     return status;
 }
 
+gpp_status gpp_comm_broadcast(gpp_comm *c, int from, void *data, size_t bytes, gpp_error *err)
+{
+    if (!c || from < 0 || from >= c->size || (bytes && !data))
+        return gpp__fail(err, GPP_EINVAL,
+                         "a broadcast needs a communicator, one of its ranks and "
+                         "memory; the rank is %d",
+                         from);
+    return gpp__comm_spread(c, from, data, bytes, err);
+}
+
 /* Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing
  * Systems" (1997): the number of blocks that a rank has doubles in every round. */
 gpp_status gpp__comm_gather(gpp_comm *c, const void *mine, size_t bytes, void *all, gpp_error *err)

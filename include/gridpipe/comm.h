@@ -39,6 +39,15 @@ GPP_API int gpp_comm_size(const gpp_comm *comm);
  */
 GPP_API gpp_status gpp_comm_set_timeout(gpp_comm *comm, double seconds, gpp_error *err);
 
+/**
+ * Give all ranks what one of them has, outside pipes: a setting, a result. All ranks call it, with
+ * the same rank and number of bytes.
+ * @param data  [bytes] in on rank `from`, out on the others
+ * @return GPP_OK, GPP_EINVAL (no such rank), GPP_ETIMEDOUT (a rank is silent), GPP_ERUNTIME
+ */
+GPP_API gpp_status gpp_comm_broadcast(gpp_comm *comm, int from, void *data, size_t bytes,
+                                      gpp_error *err);
+
 /** Free the communicator of this rank, when its pipes are freed. NULL is fine. */
 GPP_API void gpp_comm_free(gpp_comm *comm);
 
