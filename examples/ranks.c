@@ -1,32 +1,32 @@
 /*
- * examples/ranks.c: the program of the README, run by several processes together:
+ * examples/ranks.c: the program of the README, run by several ranks together. Ranks are processes,
+ * or, for a try without a launcher, threads of one:
  *
  *     mpirun -n 2 ranks
+ *     ranks --threads 2
  *
- * Every process makes the same calls. Rank 0 prints.
+ * Every rank makes the same calls. Rank 0 prints.
  */
 #include <gridpipe.h>
 #include <gridpipe/mpi.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-enum { ROWS = 64, STEPS = 200 };
+enum { ROWS = 64, STEPS = 200, MOST_THREADS = 16 };
 
-static void fill(float x[ROWS][2], int64_t target[ROWS])
+/* Only the first partition reads x, only the last one reads the target. The ranks in between could
+ * leave both out; they must know the shapes. */
+static gpp_status train(gpp_comm *comm, gpp_pipe *pipe, double *loss, gpp_error *err)
 {
+    float x[ROWS][2];
+    int64_t target[ROWS];
     for (int k = 0; k < ROWS; k++) {
         x[k][0] = (float)(k % 8) - 3.5f;
         x[k][1] = (float)(k - k % 8) / 8 - 3.5f;
         target[k] = x[k][0] * x[k][1] > 0;
     }
-}
-
-static gpp_status train(gpp_comm *comm, gpp_pipe *pipe, double *loss, gpp_error *err)
-{
-    float x[ROWS][2];
-    int64_t target[ROWS];
-    fill(x, target);
-    /* Only the first partition reads x, only the last one reads the target. The ranks in between
-     * could leave both out; they must know the shapes. */
     gpp_tensor in = {x, GPP_F32, 2, {ROWS, 2}}, want = {target, GPP_I64, 1, {ROWS}};
     gpp_status status = gpp_pipe_set_watchdog(pipe, 60, err);
     for (int step = 0; step < STEPS && status == GPP_OK; step++) {
@@ -37,17 +37,12 @@ static gpp_status train(gpp_comm *comm, gpp_pipe *pipe, double *loss, gpp_error 
     return status;
 }
 
-int main(void)
+static gpp_status run(gpp_comm *comm)
 {
     gpp_error err = GPP_ERROR_INIT;
-    gpp_comm *comm = NULL;
     gpp_model *model = NULL;
     gpp_pipe *pipe = NULL;
     double loss = 0;
-    if (gpp_comm_world(&comm, &err) != GPP_OK) {
-        fprintf(stderr, "%s\n", err.msg);
-        return 1;
-    }
     gpp_pipe_options options = GPP_PIPE_OPTIONS_INIT;
     options.comm = comm;
     options.partitions = 3; /* in blocks over the ranks */
@@ -61,10 +56,52 @@ int main(void)
         train(comm, pipe, &loss, &err);
     if (gpp_comm_rank(comm) == 0)
         printf("%d ranks: %s, loss %.4f\n", gpp_comm_size(comm), err.code ? err.msg : "done", loss);
-    if (err.code == GPP_ETIMEDOUT) /* a rank is gone: end those that are left */
-        gpp_comm_abort(comm, 1);
     gpp_pipe_free(pipe);
     gpp_model_free(model);
+    return err.code;
+}
+
+static void *run_thread(void *comm)
+{
+    return run(comm) == GPP_OK ? NULL : comm;
+}
+
+static int run_threads(int count)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_comm *comm[MOST_THREADS];
+    pthread_t thread[MOST_THREADS];
+    int failed = 0;
+    if (count < 1 || count > MOST_THREADS || gpp_comm_threads(comm, count, &err) != GPP_OK) {
+        fprintf(stderr, "1 to %d threads: %s\n", MOST_THREADS, err.msg);
+        return 1;
+    }
+    for (int r = 1; r < count; r++)
+        pthread_create(&thread[r], NULL, run_thread, comm[r]);
+    failed += run_thread(comm[0]) != NULL;
+    for (int r = 1; r < count; r++) {
+        void *result;
+        pthread_join(thread[r], &result);
+        failed += result != NULL;
+    }
+    for (int r = 0; r < count; r++)
+        gpp_comm_free(comm[r]);
+    return failed > 0;
+}
+
+int main(int argc, char *argv[])
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_comm *comm;
+    if (argc == 3 && !strcmp(argv[1], "--threads"))
+        return run_threads(atoi(argv[2]));
+    if (gpp_comm_world(&comm, &err) != GPP_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    gpp_status status = run(comm);
+    if (status == GPP_ETIMEDOUT) /* a rank is gone: end those that are left */
+        gpp_comm_abort(comm, 1);
     gpp_comm_free(comm);
-    return err.code != GPP_OK;
+    return status != GPP_OK;
 }

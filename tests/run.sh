@@ -423,7 +423,8 @@ thread_sanitized() {
         return 77
     fi
     local output="$logs/threads-${1##*/}.out"
-    TSAN_OPTIONS=history_size=4 timeout 1200 ${fixed_addresses-} "$@" >"$output" 2>&1
+    TSAN_OPTIONS="history_size=4 suppressions=$PWD/tests/data/tsan.supp" \
+        timeout 1200 ${fixed_addresses-} "$@" >"$output" 2>&1
     local status=$?
     cat "$output"
     grep -E 'ThreadSanitizer' "$output" && return 1
@@ -456,6 +457,8 @@ sanitizers() {
         step "threads example" thread_sanitized build/tsan/examples/fashion_mnist --epochs 1 \
             --limit 400 --batch 128
         step "threads readme" thread_sanitized build/tsan/examples/readme
+        [[ -e build/tsan/examples/ranks ]] &&
+            step "threads ranks" thread_sanitized build/tsan/examples/ranks --threads 3
     fi
 }
 
