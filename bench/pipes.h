@@ -4,6 +4,8 @@
 #ifndef GPP_BENCH_PIPES_H
 #define GPP_BENCH_PIPES_H
 
+#include <gridpipe/comm.h>
+
 #include "bench/common.h"
 #include "graph/run/pipe.h"
 
@@ -41,5 +43,12 @@ void bench_pipe_memory(const gpp_pipe *pipe, double *planned, double *peak);
  */
 gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *schedule,
                           double forward_ms, double backward_ms);
+
+/**
+ * Make a pipe of two partitions, one for each rank of `comm`, whose cells busy-wait for `cell_ms`.
+ * Mini-batches have `m` rows of `width` numbers, in `m` micro-batches. A normalisation stands in
+ * front, so that the first partition has to give a gradient, too.
+ */
+gpp_pipe *bench_spin_ranks(gpp_comm *comm, int m, int64_t width, double cell_ms);
 
 #endif

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(overhead efficiency step layers solve forecast plan schedules)
+names=(overhead efficiency step layers solve forecast plan schedules ranks)
 
 usage() {
     cat <<END
@@ -19,6 +19,7 @@ usage: bash bench/run.sh NAME [--json] [--quick] [more options]
   forecast    predicted training steps beside measured ones: time and memory
   plan        the pipe the planner chooses, measured beside all others
   schedules   the schedules (orders of tasks) side by side: time, bound and memory
+  ranks       two MPI processes: messages, and steps of cells that busy-wait
 
   --json      one JSON object a line instead of tables
   --quick     a short run
@@ -59,4 +60,10 @@ if ! { cmake --preset release "${choices[@]}" &&
     tail -n 40 "$log" >&2
     exit 1
 fi
-exec "build/release/bench/bench_$name" "$@"
+launch=()
+if [[ $name == ranks ]]; then # each rank on a core of its own
+    launch=(mpirun --oversubscribe --bind-to core -n 2)
+    ((EUID)) || launch+=(--allow-run-as-root)
+    export OMPI_MCA_btl=${OMPI_MCA_btl-vader,self}
+fi
+exec "${launch[@]}" "build/release/bench/bench_$name" "$@"

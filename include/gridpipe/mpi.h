@@ -14,7 +14,9 @@
  *
  * A communicator has a thread that carries messages, so MPI must allow calls by several threads at
  * once (MPI_THREAD_MULTIPLE). While messages are under way the thread looks for them every 5 to 200
- * microseconds; it needs no core of its own.
+ * microseconds; it needs no core of its own. A program that starts Open MPI itself should have
+ * OMPI_MCA_mpi_yield_when_idle=0 in its environment before: yields make messages late by
+ * milliseconds where the thread shares a core with tasks.
  */
 #ifndef GRIDPIPE_MPI_H
 #define GRIDPIPE_MPI_H
