@@ -20,7 +20,10 @@
 
 #include "tests/files.h"
 #include "tests/pipes.h"
+#include "tests/ranks.h"
 #include "tests/support.h"
+
+TEST_STARPU_LOSES_REQUESTS
 
 enum { MOST = 24, CLASSES = 4, CALLS = 50, PASSES = 6 };
 /* So many sequences draw all pairs of options; then they are drawn anew. */
@@ -243,6 +246,10 @@ typedef struct sequence {
     float pass_x[PASSES][MOST * 32];
     char folder[256], log[CALLS * 32];
     side side[2];
+    /* Where ranks run the second pipe together, each has the whole sequence and a first pipe of its
+     * own. */
+    gpp_comm *comm;
+    bool sees_x, sees_y; /* tasks of this rank write gradients of x, and y */
 } sequence;
 
 static int draw(sequence *s, int below)
@@ -310,7 +317,8 @@ static void give_stats(side *d)
 
 static void give_each(const sequence *s, side *d, int rows)
 {
-    test_trace_add(&d->got, d->each, (size_t)(rows * (s->choice[LOSS] == MSE ? CLASSES : 1)));
+    if (s->sees_y)
+        test_trace_add(&d->got, d->each, (size_t)(rows * (s->choice[LOSS] == MSE ? CLASSES : 1)));
 }
 
 static void expect_same(sequence *s, bool *good)
@@ -353,7 +361,7 @@ static gpp_tensor target_of(sequence *s, int rows)
 /* A pass over a mini-batch that is waited for. */
 static void run_now(sequence *s, side *d, const call *c)
 {
-    static float y[MOST * CLASSES], grad_x[MOST * 32];
+    float y[MOST * CLASSES], grad_x[MOST * 32];
     gpp_error err = GPP_ERROR_INIT;
     gpp_tensor x = inputs(s, s->x, c->rows), t = target_of(s, c->rows), out = matrix(y, c->rows),
                gx = inputs(s, grad_x, c->rows);
@@ -371,9 +379,9 @@ static void run_now(sequence *s, side *d, const call *c)
     if (status != GPP_OK)
         return;
     give_number(d, loss);
-    if (c->first)
+    if (c->first && s->sees_y)
         test_trace_add(&d->got, y, (size_t)(c->rows * CLASSES));
-    if (wants_x)
+    if (wants_x && s->sees_x)
         test_trace_add(&d->got, grad_x, (size_t)(c->rows * s->model->row));
     if (target && s->kept_rows)
         give_each(s, d, c->rows);
@@ -408,7 +416,7 @@ static void wait_for_one(sequence *s, side *d, const call *c)
     if (status != GPP_OK)
         return;
     give_number(d, loss);
-    if (s->submitted[s->oldest].y)
+    if (s->submitted[s->oldest].y && s->sees_y)
         test_trace_add(&d->got, d->y[s->oldest], (size_t)(s->submitted[s->oldest].rows * CLASSES));
     if (s->last_kept == s->oldest)
         give_each(s, d, s->submitted[s->oldest].rows);
@@ -421,13 +429,13 @@ static void go_forward(sequence *s, side *d, const call *c)
     gpp_tensor x = inputs(s, s->pass_x[c->pass], c->rows), out = matrix(y, c->rows);
     gpp_status status = gpp_pipe_forward(d->pipe, &x, &out, &d->pass[c->pass], &err);
     give_status(d, status, &err);
-    if (status == GPP_OK)
+    if (status == GPP_OK && s->sees_y)
         test_trace_add(&d->got, y, (size_t)(c->rows * CLASSES));
 }
 
 static void go_back(sequence *s, side *d, const call *c)
 {
-    static float grad_x[MOST * 32];
+    float grad_x[MOST * 32];
     gpp_error err = GPP_ERROR_INIT;
     int rows = s->pass_rows[c->pass] ? s->pass_rows[c->pass] : 1;
     gpp_tensor x = inputs(s, s->pass_x[c->pass], rows), gx = inputs(s, grad_x, rows),
@@ -436,7 +444,7 @@ static void go_back(sequence *s, side *d, const call *c)
         gpp_pipe_backward(d->pipe, s->pass_rows[c->pass] ? d->pass[c->pass] : NO_PASS, &x, &gy,
                           c->first ? &gx : NULL, &err);
     give_status(d, status, &err);
-    if (status == GPP_OK && c->first)
+    if (status == GPP_OK && c->first && s->sees_x)
         test_trace_add(&d->got, grad_x, (size_t)(rows * s->model->row));
 }
 
@@ -739,6 +747,15 @@ static gpp_pipe_options common(const sequence *s)
     return o;
 }
 
+/* A partition of the second pipe is on this rank. */
+static bool is_here(const sequence *s, int partition)
+{
+    gpp_pipe_info info;
+    gpp_pipe_get_info(s->side[1].pipe, &info);
+    const char *name = info.device_name[info.device_of[partition]];
+    return !s->comm || atoi(name + strlen("rank:")) == gpp_comm_rank(s->comm);
+}
+
 static void make_pipes(sequence *s)
 {
     const int *c = s->choice;
@@ -756,8 +773,11 @@ static void make_pipes(sequence *s)
     }
     if (o.checkpoint == GPP_CHECKPOINT_BUDGET)
         test_tighten(model, &o, MOST, 512 + (size_t)draw(s, 4000));
+    o.comm = s->comm;
     cr_assert_eq(gpp_pipe_new(&s->side[1].pipe, model, &o, &err), GPP_OK, "seed %llu: %s",
                  (unsigned long long)s->seed, err.msg);
+    s->sees_x = is_here(s, 0);
+    s->sees_y = is_here(s, o.partitions - 1);
     gpp_model_free(model);
 }
 
@@ -793,7 +813,7 @@ static void expect_same_state(sequence *s, bool *good)
         run_call(s, &last[k], good);
     size_t bytes[2];
     char path[512], *file[2];
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) /* rank 0 has written the second one */
         file[k] = test_bytes_read(test_path(s->folder, k ? "f1" : "f0", path), &bytes[k]);
     if (*good) {
         cr_assert(file[0] && file[1], "seed %llu: no state", (unsigned long long)s->seed);
@@ -807,7 +827,6 @@ static void expect_same_state(sequence *s, bool *good)
 static void play(sequence *s)
 {
     bool good = true;
-    test_folder_new(s->folder);
     s->model = &models[s->choice[MODEL]];
     s->last_kept = NONE;
     draw_inputs(s);
@@ -832,7 +851,6 @@ static void play(sequence *s)
         gpp_pipe_free(s->side[k].pipe);
         test_trace_free(&s->side[k].got);
     }
-    test_folder_remove(s->folder);
 }
 
 /* Options depend on those of the seeds before it, from a multiple of ROUND on. */
@@ -856,8 +874,10 @@ Test(random_calls, give_the_same_bits_on_two_pipes_that_are_cut_differently)
              count = test_setting("GRIDPIPE_RANDOM_CALLS", SEQUENCES);
     for (uint64_t seed = first - first % ROUND; seed < first + count; seed++) {
         sequence *s = sequence_of(seed);
+        test_folder_new(s->folder);
         if (seed >= first)
             play(s);
+        test_folder_remove(s->folder);
         free(s);
     }
     int all, pairs = count_pairs(&all);
@@ -865,4 +885,33 @@ Test(random_calls, give_the_same_bits_on_two_pipes_that_are_cut_differently)
               pairs, all);
     printf("random calls: seeds %llu ... %llu, %d of %d pairs of options\n",
            (unsigned long long)first, (unsigned long long)(first + count - 1), pairs, all);
+}
+
+/* --- over ranks ------------------------------------------------------------------------------- */
+
+static void play_on_rank(gpp_comm *comm, void *arg)
+{
+    sequence *s = malloc(sizeof *s);
+    cr_assert(s);
+    *s = *(const sequence *)arg;
+    s->comm = comm;
+    gpp_comm_set_timeout(comm, 100, NULL); /* a rank that has found a difference stops */
+    play(s);
+    free(s);
+}
+
+Test(random_calls, give_the_same_bits_on_a_pipe_over_ranks)
+{
+    enum { OVER_RANKS = 120 };
+    uint64_t first = test_setting("GRIDPIPE_RANDOM_SEED", 0),
+             count = test_setting("GRIDPIPE_RANDOM_CALLS", OVER_RANKS);
+    count = count < OVER_RANKS ? count : OVER_RANKS;
+    for (uint64_t seed = first - first % ROUND; seed < first + count; seed++) {
+        sequence *s = sequence_of(seed);
+        test_folder_new(s->folder);
+        if (seed >= first)
+            test_on_mortal_ranks(2 + (int)(seed % 2), play_on_rank, s);
+        test_folder_remove(s->folder);
+        free(s);
+    }
 }

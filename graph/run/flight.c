@@ -508,16 +508,14 @@ static gpp_status gather_times(const gpp_pipe *p, const gpp__task_graph *g, gpp_
     return status;
 }
 
-gpp_status gpp__graph_bound(const gpp_pipe *p, const gpp__task_graph *g, double *ms, gpp_error *err)
-{
-    gpp_status status = gather_times(p, g, err);
-    return status == GPP_OK ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : status;
-}
-
 gpp_status gpp__flight_bound(const gpp_pipe *p, double *ms, gpp_error *err)
 {
+    const gpp__task_graph *g = p->last.graph;
     *ms = p->last.stats.bound_ms;
-    return p->last.graph ? gpp__graph_bound(p, p->last.graph, ms, err) : GPP_OK;
+    if (!g)
+        return GPP_OK;
+    gpp_status status = gather_times(p, g, err);
+    return status == GPP_OK ? gpp__plan_makespan(g->step.plan, g->ms, NULL, ms, err) : status;
 }
 
 /* The lower bound is computed from the task times when the caller asks for it. When the last step

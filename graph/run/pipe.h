@@ -353,10 +353,6 @@ gpp_status gpp__flight_launch(gpp_pipe *pipe, gpp__flight *flight, gpp__task_gra
 /** Wait for a flight, then take its loss, counts and statistics, or put state back after a failure.
  * @return its outcome, which is in flight->status too */
 gpp_status gpp__flight_land(gpp_pipe *pipe, gpp__flight *flight);
-/** The lower bound of a task graph's time, from the times of its tasks when it last ran. All ranks
- * call it. */
-gpp_status gpp__graph_bound(const gpp_pipe *pipe, const gpp__task_graph *graph, double *ms,
-                            gpp_error *err);
 /** The lower bound of pipe->last's time. */
 gpp_status gpp__flight_bound(const gpp_pipe *pipe, double *ms, gpp_error *err);
 /** Land all submitted steps. The caller can still wait for them. */

@@ -90,17 +90,22 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
 }
 
 /* The lower bounds of the flight's step and of the last step are computed when the caller asks for
- * them. Compute the lower bounds now: freeing `g` frees the task times they are derived from. */
+ * them. Compute the lower bounds now: freeing `g` frees the task times they are derived from. Other
+ * ranks may not be freeing anything, so their tasks' times, if unknown, are taken for 0. */
 static void keep_bounds(gpp_pipe *p, const gpp__task_graph *g)
 {
     gpp__flight *f = &p->flight[g->flight];
+    double bound = 0;
+    if (f->graph != g && p->last.graph != g)
+        return;
+    gpp_status status = gpp__plan_makespan(g->step.plan, g->ms, NULL, &bound, NULL);
     if (f->graph == g) {
         f->graph = NULL;
-        if (gpp__graph_bound(p, g, &f->stats.bound_ms, NULL) != GPP_OK)
-            f->stats.bound_ms = 0;
+        f->stats.bound_ms = bound;
     }
     if (p->last.graph == g) {
-        p->last.known &= gpp__flight_bound(p, &p->last.stats.bound_ms, NULL) == GPP_OK;
+        p->last.stats.bound_ms = bound;
+        p->last.known &= status == GPP_OK;
         p->last.graph = NULL;
     }
 }
@@ -215,12 +220,17 @@ gpp_status gpp__task_graph_get(gpp_pipe *p, unsigned flags, const gpp__batch *ro
         if (!g || (*entry && g->used < (*entry)->used))
             entry = &p->cache.graph[k];
     }
+    /* Before anything else that all ranks do together: a rank that refuses this call says so now. */
+    gpp_status status = gpp__agree(p, "a new plan", GPP_OK, flags, err);
+    *graph = NULL;
+    if (status != GPP_OK)
+        return status;
     gpp__settle(p); /* handles may have to grow, and the one to be freed may be in flight */
     if (p->watchdog.stuck)
         return gpp__fail(err, GPP_ESTATE, "tasks of a step that does not move have not ended yet");
     graph_free(p, *entry);
     *entry = NULL;
-    gpp_status status = graph_new(p, flags, rows, instance, flight, entry, err);
+    status = graph_new(p, flags, rows, instance, flight, entry, err);
     if (status == GPP_OK)
         (*entry)->used = ++p->cache.clock;
     *graph = *entry;
