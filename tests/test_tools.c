@@ -471,6 +471,16 @@ Test(tools, a_training_over_ranks_has_the_files_of_one_process)
     expect(0, "trace trace.csv");
 }
 
+Test(tools, info_lists_the_devices_of_all_ranks)
+{
+    launch(2);
+    outcome o = gridpipe("info");
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect(strstr(o.out, "ranks      2\n"), "%s", o.out);
+    cr_expect(strstr(o.out, "rank:0/cpu:") && strstr(o.out, "rank:1/cpu:"), "%s", o.out);
+    release(&o);
+}
+
 Test(tools, failures_over_ranks_end_them_all_and_are_said_once)
 {
     write_data("data");

@@ -52,6 +52,7 @@ static gpp_status devices_pipe(int partitions, gpp_pipe **pipe, gpp_error *err)
     gpp_model *model = NULL;
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.partitions = partitions;
+    o.comm = tool_comm();
     *pipe = NULL;
     gpp_status status = gpp_model_new(&model, err);
     for (int j = 0; j < partitions && status == GPP_OK; j++)
@@ -87,6 +88,7 @@ static void print_json(const gpp_pipe_info *info, int cores, long machine)
     tool_json_open(j, NULL, '{');
     tool_json_text(j, "gridpipe", gpp_version());
     tool_json_text(j, "starpu", GRIDPIPE_STARPU);
+    tool_json_whole(j, "ranks", tool_ranks());
     tool_json_whole(j, "cores", machine);
     tool_json_whole(j, "cores_allowed", cores);
     tool_json_open(j, "devices", '[');
@@ -128,6 +130,8 @@ static void print_text(const gpp_pipe_info *info, int cores, long machine)
     printf("gridpipe   %s\n", gpp_version());
     if (starpu)
         printf("StarPU     %s, which it was built with\n", starpu);
+    if (tool_ranks() > 1)
+        printf("ranks      %d\n", tool_ranks());
     printf("cores      %ld, of which this process may use %d\n", machine, cores);
     for (int d = 0; d < info->devices; d++)
         printf("%-9s  %s, %d thread%s\n", d ? "" : "devices", info->device_name[d],
@@ -142,7 +146,10 @@ static void print_text(const gpp_pipe_info *info, int cores, long machine)
 static gpp_status ask(int cores, gpp_pipe **pipe, gpp_error *err)
 {
     int count = cores < 1 ? 1 : cores > MOST_DEVICES ? MOST_DEVICES : cores;
-    gpp_status status = devices_pipe(count, pipe, err);
+    gpp_status status = tool_share(0, &count, sizeof count, err);
+    count *= tool_ranks();
+    if (status == GPP_OK)
+        status = devices_pipe(count, pipe, err);
     while (status == GPP_ENODEV && count > 1) {
         gpp_error_clear(err);
         status = devices_pipe(--count, pipe, err);

@@ -24,6 +24,11 @@ int tool_rank(void)
     return comm ? gpp_comm_rank(comm) : 0;
 }
 
+int tool_ranks(void)
+{
+    return comm ? gpp_comm_size(comm) : 1;
+}
+
 /* How many processes a launcher says it has started: Open MPI, MPICH and its kin, Slurm. */
 static int started(void)
 {

@@ -99,6 +99,8 @@ int tool_ranks_end(int status);
 gpp_comm *tool_comm(void);
 /** 0: the rank that prints, reads and writes. */
 int tool_rank(void);
+/** How many there are; 1: this process is alone. */
+int tool_ranks(void);
 /** Give all ranks what `from` has. */
 gpp_status tool_share(int from, void *data, size_t bytes, gpp_error *err);
 /** The rank with the pipe's last partition, which has the outputs. */
