@@ -109,7 +109,7 @@ finish() {
 
 packages=(gcc g++ libc6-dev make ninja-build cmake pkg-config binutils util-linux libstarpu-dev
     libhwloc-dev libdnnl-dev libcriterion-dev libjansson-dev zlib1g-dev dataset-fashion-mnist
-    valgrind libc6-dbg pajeng openmpi-bin libopenmpi-dev openssh-client)
+    valgrind libc6-dbg pajeng openmpi-bin libopenmpi-dev openssh-client iproute2)
 
 install_packages() {
     local missing=() package as_root=()
@@ -390,6 +390,12 @@ mpi_ranks() {
     bash tests/ranks/run.sh build/dev
 }
 
+# And over a network of 1 Gbit/s.
+mpi_network() {
+    mpi_is_there || { echo "there is no MPI" && return 77; }
+    bash tests/ranks/network.sh build/dev
+}
+
 # --- sanitizers -----------------------------------------------------------------------------------
 
 # Some containers forbid what the leak sanitizer and the thread sanitizer need.
@@ -556,6 +562,7 @@ step "documented program" documented_program
 step "house in order" bash tests/house.sh
 criterion_tests
 step "MPI ranks" mpi_ranks
+step "MPI over a network" mpi_network
 step "readme example" build/dev/examples/readme
 step "example" fashion_mnist build/dev
 step "example, wrong options" wrong_options
