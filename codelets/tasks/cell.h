@@ -54,6 +54,9 @@ typedef struct gpp__learned {
     double scalar_before[GPP__MAX_SCALARS]; /* as it was before that job */
 } gpp__learned;
 
+/** No task can end any more: gpp__job.moves. */
+#define GPP__NEVER UINT64_MAX
+
 typedef struct gpp__job {
     uint64_t seed, step;
     bool training, nan_is_error;
@@ -98,7 +101,8 @@ typedef struct gpp__job {
 
     /* Where other ranks take part. */
     atomic_uint_fast64_t *ended_here; /* counts tasks that have ended; NULL: nobody asks */
-    uint64_t (*moves)(void *arg);     /* tasks that have ended on all ranks; NULL: no other ranks */
+    /* Tasks that have ended on all ranks; GPP__NEVER: a rank has died. NULL: no other ranks. */
+    uint64_t (*moves)(void *arg);
     void *moves_arg;
 } gpp__job;
 

@@ -127,7 +127,7 @@ bool gpp__job_wait_while_moving(gpp__job *job, double seconds)
     size_t left = job->left;
     uint64_t moves = job->moves ? job->moves(job->moves_arg) : 0, moved = moves;
     double since = gpp__cell_now(), now = since;
-    while (job->left && now - since < seconds) {
+    while (job->left && now - since < seconds && moved != GPP__NEVER) {
         struct timespec until = time_of(now + seconds / CHECKS);
         pthread_cond_timedwait(&job->done, &job->lock, &until);
         now = gpp__cell_now();

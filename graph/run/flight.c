@@ -178,8 +178,12 @@ gpp__flight *gpp__flight_free(gpp_pipe *p, bool waits)
     return NULL;
 }
 
-static uint64_t moves_of(void *comm)
+/* A rank that is silent ends the wait for what needs it, whatever the others still do. */
+static uint64_t moves_of(void *arg)
 {
+    gpp_comm *comm = arg;
+    if (!atomic_load(&comm->dead) && gpp__comm_silent(comm) >= 0)
+        return GPP__NEVER;
     return gpp__comm_moves(comm);
 }
 
@@ -280,11 +284,20 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
 
 /* --- landing ---------------------------------------------------------------------------------- */
 
+/* Seconds without a task that ends, after which something must be wrong; 0: there are none. */
+static double patience(const gpp_pipe *p)
+{
+    if (p->watchdog.seconds > 0)
+        return p->watchdog.seconds;
+    return p->comm ? atomic_load(&p->comm->timeout) : 0;
+}
+
 /* Let the tasks of all flights that have not begun end without effect, in any order. When all have
  * ended, the lanes get their order back. Messages that will never come are given up first; there
  * cannot be others after that. */
 static void give_up(gpp_pipe *p)
 {
+    double seconds = patience(p) > 0 ? patience(p) : 1;
     for (int t = 0; t < GPP__FLIGHTS; t++)
         if (p->flight[t].flying)
             gpp__job_stop(&p->flight[t].job);
@@ -294,26 +307,47 @@ static void give_up(gpp_pipe *p)
         p->watchdog.stuck = p->watchdog.held = true;
     for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
         if (p->flight[t].flying)
-            p->watchdog.stuck = !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds);
+            p->watchdog.stuck = !gpp__job_wait_while_moving(&p->flight[t].job, seconds);
     p->broken |= p->watchdog.stuck;
     for (int d = 0; !p->watchdog.stuck && d < p->recipe->devices; d++)
         if (gpp__recipe_has(p->recipe, d))
             gpp__lane_restore(p->device[d].lane);
 }
 
+static bool is_dead(const gpp_pipe *p)
+{
+    return p->comm && atomic_load(&p->comm->dead);
+}
+
+/* Wait for a flight's tasks. Without a watchdog they may take any time, unless a rank has died.
+ * @return false: some will not end. *silent: the rank that has died just now; -1: none */
+static bool wait_for_end(gpp_pipe *p, gpp__flight *f, int *silent)
+{
+    for (*silent = -1; patience(p) > 0 || is_dead(p);) {
+        bool dead = is_dead(p);
+        if (gpp__job_wait_while_moving(&f->job, dead ? 0 : patience(p)))
+            return true;
+        *silent = p->comm ? gpp__comm_silent(p->comm) : -1;
+        if (dead || *silent >= 0 || p->watchdog.seconds > 0)
+            return false;
+    }
+    gpp__job_wait(&f->job, NULL);
+    return true;
+}
+
 static gpp_status wait_for_tasks(gpp_pipe *p, gpp__flight *f)
 {
-    if (p->watchdog.seconds > 0 && !p->watchdog.stuck &&
-        !gpp__job_wait_while_moving(&f->job, p->watchdog.seconds)) {
-        int silent = p->comm ? gpp__comm_silent(p->comm) : -1;
-        if (silent >= 0)
-            gpp__comm_bury(p->comm, silent, &f->error);
-        else
-            gpp__stall_report(p, f, &f->hangs, &f->error);
-        give_up(p);
+    int silent;
+    if (p->watchdog.stuck)
         return GPP_ETIMEDOUT;
-    }
-    return p->watchdog.stuck ? GPP_ETIMEDOUT : gpp__job_wait(&f->job, &f->error);
+    if (wait_for_end(p, f, &silent))
+        return gpp__job_wait(&f->job, &f->error);
+    if (silent >= 0 || is_dead(p))
+        gpp__comm_bury(p->comm, silent, &f->error);
+    else
+        gpp__stall_report(p, f, &f->hangs, &f->error);
+    give_up(p);
+    return GPP_ETIMEDOUT;
 }
 
 void gpp__stuck_settle(gpp_pipe *p)
@@ -438,12 +472,10 @@ static gpp_status cancel(gpp__flight *f)
 static void after_failure(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__task_graph *g = f->graph;
+    int silent;
     for (int t = 0; t < GPP__FLIGHTS && !p->watchdog.stuck; t++)
-        if (p->flight[t].flying && p->watchdog.seconds > 0 &&
-            !gpp__job_wait_while_moving(&p->flight[t].job, p->watchdog.seconds))
+        if (p->flight[t].flying && !wait_for_end(p, &p->flight[t], &silent))
             give_up(p);
-        else if (p->flight[t].flying)
-            gpp__job_wait(&p->flight[t].job, NULL);
     if (g->step.flags & (GPP__DO_BACKWARD | GPP__DO_UPDATE))
         p->has_grads = p->pending = false;
     p->steps = f->steps < p->steps ? f->steps : p->steps;

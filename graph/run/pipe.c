@@ -145,6 +145,9 @@ void gpp_pipe_free(gpp_pipe *p)
         return;
     gpp__comm_begin(p->comm);
     gpp__settle(p); /* tasks use everything that is freed below */
+    /* A rank may die when all tasks here have ended, and messages to it have not. */
+    if (p->messages && atomic_load(&p->comm->dead) && !p->comm->transport->abandon(p->comm))
+        p->watchdog.held = true;
     if (p->watchdog.held) {
         gpp__exit_forget(p);
         gpp__log(GPP_LOG_ERROR, "a pipe keeps its memory: messages that cannot be given up use it");

@@ -268,7 +268,9 @@ static void check_death(int victim, int signal)
     char name[16];
     o.comm = comm;
     expect(new_pipe(&pipe, text, &o, &err) == GPP_OK, "%s", err.msg);
-    expect(gpp_pipe_set_watchdog(pipe, WATCHDOG, &err) == GPP_OK, "%s", err.msg);
+    gpp_status set = signal == SIGSTOP ? gpp_comm_set_timeout(comm, WATCHDOG, &err)
+                                       : gpp_pipe_set_watchdog(pipe, WATCHDOG, &err);
+    expect(set == GPP_OK, "%s", err.msg);
     death = now() + 0.5;
     dies_with = signal;
     MPI_Bcast(&death, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
