@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "bench/pipes.h"
+#include "bench/workloads.h"
 
 static const bench_column message_columns[] = {
     {"bench", NULL, 0, BENCH_TEXT, 0},
@@ -179,13 +180,87 @@ static void measure_steps(const bench_report *report, double cell_ms, int m, int
     gpp_pipe_free(pipe);
 }
 
+/* --- models ----------------------------------------------------------------------------------- */
+
+static const bench_column model_columns[] = {
+    {"bench", NULL, 0, BENCH_TEXT, 0},
+    {"model", "model", 8, BENCH_TEXT, 0},
+    {"batch", "rows", 5, 0, 0},
+    {"chunks", "m", 3, 0, 0},
+    {"ranks_ms", "two ranks ms", 12, 2, 0},
+    {"process_ms", "one process ms", 14, 2, 0},
+    {"ratio", "ratio", 6, 3, 0},
+    {"runs", "runs", 5, 0, 0},
+    {NULL, NULL, 0, 0, 0},
+};
+
+static gpp_pipe *model_pipe(const bench_workload *w, const gpp_model *model, int m, gpp_comm *over)
+{
+    static const char *const alone[] = {"cpu:0", "cpu:1"}, *const ranks[] = {"rank:0/cpu:0",
+                                                                             "rank:1/cpu:1"};
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe;
+    gpp_pipe_options o = bench_workload_options(w, 2);
+    o.devices = over ? ranks : alone;
+    o.device_count = 2;
+    o.chunks = m;
+    o.comm = over;
+    bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    return pipe;
+}
+
+static double step_once(gpp_pipe *pipe, const bench_batch *b)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    double begin = bench_now();
+    bench_check(gpp_pipe_step(pipe, &b->x, &b->target, NULL, NULL, &err), &err);
+    return 1e3 * (bench_now() - begin);
+}
+
+/* The same two partitions on the same two cores, in turn: over two ranks, and in the process of
+ * rank 0 while rank 1 waits. */
+static void measure_model(const bench_report *report, const bench_workload *w, int m, int runs)
+{
+    gpp_model *model = bench_workload_model(w);
+    bool first = comm->rank == 0;
+    gpp_pipe *over = model_pipe(w, model, m, comm);
+    gpp_pipe *alone = first ? model_pipe(w, model, m, NULL) : NULL;
+    bench_batch b = bench_batch_new(over, w->batch);
+    double *ms[2] = {bench_room((size_t)runs * sizeof **ms),
+                     bench_room((size_t)runs * sizeof **ms)};
+    for (int k = -2; k < runs; k++) { /* two to warm up */
+        meet();
+        double both = step_once(over, &b), one = 0;
+        meet();
+        if (first)
+            one = step_once(alone, &b);
+        if (k >= 0) {
+            ms[0][k] = both;
+            ms[1][k] = one;
+        }
+    }
+    double both = bench_median(ms[0], (size_t)runs), one = bench_median(ms[1], (size_t)runs);
+    if (first)
+        bench_report_row(report, (bench_value[]){bench_text("ranks_model"), bench_text(w->name),
+                                                 bench_number(w->batch), bench_number(m),
+                                                 bench_number(both), bench_number(one),
+                                                 bench_number(both / one), bench_number(runs)});
+    free(ms[0]);
+    free(ms[1]);
+    bench_batch_free(&b);
+    gpp_pipe_free(alone);
+    gpp_pipe_free(over);
+    gpp_model_free(model);
+}
+
 int main(int argc, char *argv[])
 {
-    bool json = false, quick = false;
+    bool json = false, quick = false, models = false;
     int runs = 15, chunks = 8, kib = 256;
     const bench_option options[] = {
         {"json", BENCH_FLAG, &json, "JSON lines instead of a table", NULL},
         {"quick", BENCH_FLAG, &quick, "a short run: 3 runs", NULL},
+        {"models", BENCH_FLAG, &models, "models too; every rank may use cores 0 and 1", NULL},
         {"runs", BENCH_INT, &runs, "of each line (15)", NULL},
         {"chunks", BENCH_INT, &chunks, "micro-batches of a step (8)", NULL},
         {"boundary", BENCH_INT, &kib, "KiB between the partitions (256)", NULL},
@@ -204,6 +279,11 @@ int main(int argc, char *argv[])
         bench_report_begin(&report, "Steps of two ranks: GPipe, cells that busy-wait");
     for (double cell_ms = 10; cell_ms >= 1; cell_ms /= 10)
         measure_steps(&report, cell_ms, chunks, (int64_t)kib * 256, runs);
+    bench_report models_report = {json, model_columns};
+    if (comm->rank == 0 && models)
+        bench_report_begin(&models_report, "Models: two partitions over two ranks, in one process");
+    for (const bench_workload *w = bench_workloads; models && w->name; w++)
+        measure_model(&models_report, w, chunks, runs);
     gpp_comm_free(comm);
     return 0;
 }

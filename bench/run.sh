@@ -61,8 +61,10 @@ if ! { cmake --preset release "${choices[@]}" &&
     exit 1
 fi
 launch=()
-if [[ $name == ranks ]]; then # each rank on a core of its own
-    launch=(mpirun --oversubscribe --bind-to core -n 2)
+if [[ $name == ranks ]]; then # each rank on a core of its own, unless one process needs both
+    bind=core
+    [[ " $* " == *" --models "* ]] && bind=none
+    launch=(mpirun --oversubscribe --bind-to "$bind" -n 2)
     ((EUID)) || launch+=(--allow-run-as-root)
     export OMPI_MCA_btl=${OMPI_MCA_btl-vader,self}
 fi
