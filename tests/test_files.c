@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "graph/data/file.h"
+#include "graph/recipe/cluster.h"
 #include "tests/files.h"
 #include "tests/support.h"
 #include "tests/vectors.h"
@@ -858,8 +859,21 @@ static void parse_model(const char *bytes, size_t size)
     gpp_model_free(model);
 }
 
+static void parse_cluster(const char *bytes, size_t size)
+{
+    gpp_cluster *c;
+    gpp_error err = none();
+    char *exact = malloc(size + !size);
+    memcpy(exact, bytes, size);
+    gpp_status status = gpp__cluster_parse(&c, "f", exact, size, &err);
+    cr_expect(status == GPP_OK ? c && !*err.msg : !c && *err.msg, "\"%s\"", err.msg);
+    gpp_cluster_free(c);
+    free(exact);
+}
+
 Test(files, the_corpora_of_the_fuzzers_are_read_or_refused)
 {
     cr_expect_gt(replay("safetensors", parse_file), 20);
     cr_expect_gt(replay("model_text", parse_model), 20);
+    cr_expect_geq(replay("cluster", parse_cluster), 3);
 }

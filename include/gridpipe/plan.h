@@ -21,6 +21,58 @@
 
 GPP_BEGIN_DECLS
 
+/* --- a cluster that is not here ---------------------------------------------------------------- */
+
+/** A device of a node. */
+typedef struct gpp_cluster_device {
+    int node;      /* from 0; a node is the rank of the same number */
+    char name[32]; /* "cpu:0", "cpu:0-3" or "cuda:1", different on a node; a GPU's number is < 64 */
+    int cores;     /* 0: a GPU */
+    double speed;  /* > 0, relative to the device that a profile was taken on */
+    size_t memory; /* bytes; 0: unknown */
+} gpp_cluster_device;
+
+typedef struct gpp_cluster_link {
+    double latency_us;   /* >= 0 */
+    double bytes_per_us; /* > 0 */
+} gpp_cluster_link;
+
+/** Nodes, what they compute with, and what they send to each other over. */
+typedef struct gpp_cluster {
+    int nodes, devices;         /* >= 1; at most 1024 and 4096 */
+    gpp_cluster_device *device; /* [devices] by ascending node; every node has one */
+    gpp_cluster_link *link; /* [nodes][nodes] from, to; from a node to itself: between its host's
+                                   memory and its GPUs, and from GPU to GPU */
+} gpp_cluster;
+
+/**
+ * Read a text file:
+ *
+ *     gridpipe-cluster 1
+ *     nodes 64
+ *     # nodes, name, cores (0: a GPU), speed in percent, bytes (0: unknown)
+ *     device 0-63 cpu:0 4 100 8589934592
+ *     # nodes, latency in ns, bytes per microsecond
+ *     inside 0-63 1000 20000
+ *     # from nodes, to other nodes, latency in ns, bytes per microsecond
+ *     link 0-63 0-63 30000 1200
+ *     link 0 1 5000 12000
+ *
+ * One space separates fields, numbers are whole, and every line has an end. Lines that begin with
+ * '#' say nothing. "0-63" are several nodes, "5" is one. The last line about a pair of nodes counts,
+ * so a general line may come before its exceptions. Every pair needs a line, and so does every node.
+ *
+ * @param cluster  out: release it with gpp_cluster_free; NULL on failure
+ * @return GPP_OK, GPP_EINVAL (NULL), GPP_EIO, GPP_ESYNTAX (the message has line and column),
+ * GPP_ENOMEM
+ */
+GPP_API gpp_status gpp_cluster_read(gpp_cluster **cluster, const char *path, gpp_error *err);
+/** Write such a file. Numbers are rounded to whole ones, but never to 0.
+ * @return GPP_OK, GPP_EINVAL (a number is out of range), GPP_EIO */
+GPP_API gpp_status gpp_cluster_write(const gpp_cluster *cluster, const char *path, gpp_error *err);
+/** NULL is fine. */
+GPP_API void gpp_cluster_free(gpp_cluster *cluster);
+
 /* --- one pipe --------------------------------------------------------------------------------- */
 
 /** A task of the step. */

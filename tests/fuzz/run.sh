@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of foreign files and texts, one after the other:
 #
-#     bash tests/fuzz/run.sh SECONDS [safetensors | model_text]
+#     bash tests/fuzz/run.sh SECONDS [safetensors | model_text | cluster]
 #
 # Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). New inputs, and the input that
 # ended a run with an error, stay in the build folder ($BUILD, else build/fuzz). With KEEP=1 the
@@ -9,18 +9,18 @@
 # tests/test_files.c runs the whole corpus.
 set -euo pipefail
 
-usage="usage: run.sh SECONDS [safetensors | model_text]"
+usage="usage: run.sh SECONDS [safetensors | model_text | cluster]"
 seconds=${1:?$usage}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors model_text)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors model_text cluster)
 
 here=$(cd "$(dirname "$0")" && pwd)
 export BUILD=${BUILD:-$(cd "$here/../.." && pwd)/build/fuzz}
 mkdir -p "$BUILD"
 make -s -f "$here/Makefile" -j "$(nproc)" all
 
-# Leaks and undefined behaviour end a run like a crash. 4096 bytes reach every rule of both
+# Leaks and undefined behaviour end a run like a crash. 4096 bytes reach every rule of all
 # grammars.
 for target in "${targets[@]}"; do
   corpus=$here/corpus/$target found=$BUILD/found/$target
