@@ -90,6 +90,7 @@ typedef struct simulation {
     copy *copy;   /* [accesses] */
     size_t copies;
     double *link_free; /* [nodes][nodes] when a link's last transfer ends */
+    double *wire_free; /* [wires] when a wire's last message ends */
     gpp__heap events;  /* a task has at most one at a time */
     size_t points_room;
 } simulation;
@@ -152,9 +153,12 @@ static gpp_status check_tasks(const gpp__sim_spec *s, gpp_error *err)
     for (size_t k = 0; k < s->tasks; k++) {
         const gpp__sim_task *t = &s->task[k];
         gpp_status status = GPP_OK;
-        if (t->device < 0 || t->device >= s->devices)
+        if (t->device < (s->wires ? -1 : 0) || t->device >= s->devices)
             return gpp__fail(err, GPP_EINVAL, "task %zu is on device %d, there are %d", k,
                              (int)t->device, s->devices);
+        if (t->device < 0 && (t->wire < 0 || t->wire >= s->wires))
+            return gpp__fail(err, GPP_EINVAL, "message %zu goes over wire %d, there are %d", k,
+                             (int)t->wire, s->wires);
         if (!isfinite(t->ms) || t->ms < 0)
             return gpp__fail(err, GPP_EINVAL, "task %zu takes %g ms, expected at least 0, finite",
                              k, t->ms);
@@ -228,9 +232,11 @@ static void read_access(simulation *s, size_t k, int a)
 static gpp_status read_task(simulation *s, size_t k, gpp_error *err)
 {
     const gpp__sim_task *t = &s->spec->task[k];
-    device_state *d = &s->device[t->device];
-    *(d->last == NONE ? &d->next : &s->task[d->last].next) = k;
-    d->last = k;
+    if (t->device >= 0) {
+        device_state *d = &s->device[t->device];
+        *(d->last == NONE ? &d->next : &s->task[d->last].next) = k;
+        d->last = k;
+    }
     for (int a = 0; a < t->accesses; a++) {
         buffer_state *b = &s->buffer[t->access[a].buffer];
         if (b->seen == k)
@@ -414,19 +420,41 @@ static void engage(simulation *s, int device)
 static bool on_end(simulation *s, size_t k, double now)
 {
     int device = s->spec->task[k].device;
-    device_state *d = &s->device[device];
     for (size_t f = s->task[k].followers; f != NONE; f = s->list[f].next)
         if (--s->task[s->list[f].task].missing == 0)
             push(s, now, READY, s->list[f].task);
-    d->engaged = false;
-    d->next = s->task[k].next;
-    engage(s, device);
+    if (device >= 0) {
+        s->device[device].engaged = false;
+        s->device[device].next = s->task[k].next;
+        engage(s, device);
+    }
     return let_go_of_task(s, k, now);
+}
+
+/* Send a message as soon as its wire has sent those before it. The contents of a rank's buffer are on
+ * the node where its last task wrote it, or where the buffer is at first; the way to and from the
+ * host's memory is part of the wire. */
+static void send_message(simulation *s, size_t k, double now)
+{
+    const gpp__sim_task *t = &s->spec->task[k];
+    double *free_at = &s->wire_free[t->wire], begin = *free_at > now ? *free_at : now;
+    for (int a = 0; a < t->accesses; a++)
+        if (t->access[a].mode & GPP__WRITE) {
+            buffer_state *b = &s->buffer[t->access[a].buffer];
+            b->node = node_of(s, s->spec->buffer[t->access[a].buffer].device);
+            b->copies = NONE;
+        }
+    *free_at = begin + t->ms;
+    push(s, begin, START, k);
 }
 
 static bool on_ready(simulation *s, size_t k, double now)
 {
     s->task[k].ready = now;
+    if (s->spec->task[k].device < 0) {
+        send_message(s, k, now);
+        return true;
+    }
     s->task[k].available = fetch_of_task(s, k, now);
     engage(s, s->spec->task[k].device);
     return true;
@@ -449,7 +477,8 @@ static bool begin(simulation *s)
     }
     for (size_t b = 0; b < s->spec->buffers; b++) {
         buffer_state *buffer = &s->buffer[b];
-        buffer->node = s->spec->buffer[b].fetched ? 0 : node_of(s, s->spec->buffer[b].device);
+        buffer->node = s->spec->buffer[b].fetched ? s->spec->buffer[b].host
+                                                  : node_of(s, s->spec->buffer[b].device);
         buffer->left = buffer->first;
         if (buffer->first > 0 && !hold(s, b, 0))
             return false;
@@ -506,7 +535,8 @@ static gpp_status sum_up(simulation *s, gpp_error *err)
     for (int d = 0; d < s->spec->devices; d++)
         s->device[d].idle_from = -1;
     for (size_t k = 0; k < s->spec->tasks; k++)
-        sum_up_task(s, k, &s->device[s->spec->task[k].device].idle_from);
+        if (s->spec->task[k].device >= 0)
+            sum_up_task(s, k, &s->device[s->spec->task[k].device].idle_from);
     for (int d = 0; d < s->spec->devices; d++) {
         if (s->device[d].idle_from < 0)
             r->device[d].warm_up_ms = r->end_ms;
@@ -537,6 +567,7 @@ static gpp_status sum_up_bytes(simulation *s, gpp_error *err)
 static void simulation_release(simulation *s)
 {
     gpp__heap_release(&s->events);
+    free(s->wire_free);
     free(s->link_free);
     free(s->copy);
     free(s->uses);
@@ -571,8 +602,9 @@ static bool simulation_init(simulation *s)
     s->uses = calloc(accesses, sizeof *s->uses);
     s->copy = malloc(accesses * sizeof *s->copy);
     s->link_free = calloc(nodes * nodes + 1, sizeof *s->link_free);
+    s->wire_free = calloc((size_t)spec->wires + 1, sizeof *s->wire_free);
     return s->task && s->buffer && s->device && s->list && s->uses && s->copy && s->link_free &&
-           gpp__heap_reserve(&s->events, spec->tasks + 1);
+           s->wire_free && gpp__heap_reserve(&s->events, spec->tasks + 1);
 }
 
 static gpp_status read_list(simulation *s, gpp_error *err)

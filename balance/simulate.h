@@ -9,6 +9,11 @@
  * bytes_per_us. The task starts when its device has nothing earlier to do and everything has
  * arrived. A transfer happens once: the node has the buffer until it is written again.
  *
+ * Ranks share no memory, so what one sends to another is a task of the list, a *message*: it reads
+ * a buffer of the sender and writes one of the receiver. It is pushed: it is sent as soon as these
+ * accesses are allowed, whoever asks for it. A *wire* sends one message at a time, in the order in
+ * which they become ready.
+ *
  * Pure: no runtime, no model, no plan.
  */
 #ifndef GPP_BALANCE_SIMULATE_H
@@ -19,11 +24,12 @@
 #include "codelets/tasks/role.h"
 
 typedef struct gpp__sim_task {
-    int32_t device;
+    int32_t device; /* -1: a message */
     int32_t accesses;
     const gpp__access *access; /* [accesses] buffers by number, and how they are used. A WORKSPACE
                                   carries no dependence and no data */
     double ms;                 /* >= 0 */
+    int32_t wire;              /* of a message */
 } gpp__sim_task;
 
 typedef struct gpp__sim_buffer {
@@ -33,7 +39,8 @@ typedef struct gpp__sim_buffer {
     bool lasting; /* has contents before and after the step, like parameters. Others are alive from
                      the start of a task that WRITEs them to the end of the last task that uses them
                      before the next WRITE; a WORKSPACE is alive while its task runs */
-    bool fetched; /* its contents are on node 0, the host's, at first, whatever its device */
+    bool fetched; /* its contents are on node `host` at first, whatever its device */
+    int32_t host;
 } gpp__sim_buffer;
 
 typedef struct gpp__sim_link {
@@ -48,6 +55,7 @@ typedef struct gpp__sim_spec {
     const gpp__sim_task *task; /* [tasks] in an order that respects data */
     const gpp__sim_buffer *buffer;
     const gpp__sim_link *link; /* [nodes][nodes] from, to; NULL: transfers take no time */
+    int wires;
 } gpp__sim_spec;
 
 /** The time of one device. Its five parts add up to the time from 0 to the end of the step. */

@@ -385,9 +385,12 @@ Test(simulate, a_buffer_is_alive_while_somebody_needs_what_is_in_it)
         script s;
         script_init(&s, c->line);
         for (int b = 0; b < MAX_BUFFERS; b++)
-            s.buffer[b] = (gpp__sim_buffer){1000, c->buffer[b].device,
+            s.buffer[b] = (gpp__sim_buffer){1000,
+                                            c->buffer[b].device,
                                             c->buffer[b].other == 0 ? -1 : c->buffer[b].other,
-                                            c->buffer[b].lasting, false};
+                                            c->buffer[b].lasting,
+                                            false,
+                                            0};
         gpp__sim_result r = run(&s.spec);
         cr_expect_eq(r.points, c->points, "%s: %zu points", c->why, r.points);
         for (size_t p = 0; p < r.points && p < c->points; p++)
@@ -420,11 +423,11 @@ static listed list_plan(const gpp__plan *plan, const double ms[])
                 .buffer = calloc(plan->buffers + 1, sizeof *l.buffer)};
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        l.task[k] = (gpp__sim_task){t->device, t->access_count, t->access, ms[k]};
+        l.task[k] = (gpp__sim_task){t->device, t->access_count, t->access, ms[k], 0};
     }
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false};
+        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false, 0};
     }
     l.spec = (gpp__sim_spec){.devices = plan->shape.devices,
                              .tasks = plan->tasks,

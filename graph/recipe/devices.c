@@ -57,6 +57,7 @@ typedef struct local {
     gpp__device *device; /* [devices] of these */
     int devices;
     int *device_of; /* [count] */
+    int *described; /* [devices] */
 } local;
 
 static void local_release(local *l)
@@ -65,7 +66,18 @@ static void local_release(local *l)
     free(l->specs);
     free(l->partition);
     free(l->device_of);
+    free(l->described);
     gpp__devices_free(l->device, l->devices);
+}
+
+/* Where nobody chooses, partitions go to the first devices of a cluster. Where these are fewer,
+ * neighbours share one or, if `in_turn`, every device has a partition in each round. */
+static void take_described(const gpp__recipe *r, local *l, int j, bool in_turn)
+{
+    int n = r->partitions, devices = r->cluster->devices;
+    int d = n <= devices ? j : in_turn ? j % devices : (int)((int64_t)j * devices / n);
+    l->rank[j] = r->cluster->device[d].node;
+    l->specs[j] = r->cluster->device[d].name;
 }
 
 static gpp_status read_ranks(const gpp__recipe *r, const gpp_pipe_options *o, local *l,
@@ -76,6 +88,10 @@ static gpp_status read_ranks(const gpp__recipe *r, const gpp_pipe_options *o, lo
         bool given = l->named && (!o->devices || j < o->device_count);
         const char *spec = !given ? NULL : o->devices ? o->devices[j] : r->requested[j];
         int rank = gpp__ranks_read(spec, &l->specs[j]);
+        if (!spec && r->cluster) {
+            take_described(r, l, j, in_turn);
+            continue;
+        }
         l->rank[j] = rank >= 0 ? rank : gpp__ranks_default(&r->ranks, j, r->partitions, in_turn);
         if (rank >= r->ranks.count)
             return gpp__fail(err, GPP_ENODEV,
@@ -111,7 +127,8 @@ static gpp_status local_init(const gpp__recipe *r, const gpp_pipe_options *o, lo
                  .named = o->devices || r->requested[0],
                  .partition = calloc(n, sizeof *l->partition),
                  .device_of = calloc(n, sizeof *l->device_of)};
-    if (!l->rank || !l->specs || !l->partition || !l->device_of)
+    l->described = r->cluster ? calloc(n, sizeof *l->described) : NULL;
+    if (!l->rank || !l->specs || !l->partition || !l->device_of || (r->cluster && !l->described))
         return gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", r->partitions);
     gpp_status status = read_ranks(r, o, l, err);
     if (status == GPP_OK)
@@ -119,9 +136,47 @@ static gpp_status local_init(const gpp__recipe *r, const gpp_pipe_options *o, lo
     return status;
 }
 
+/* --- devices of a cluster --------------------------------------------------------------------- */
+
+static gpp__device device_like(const gpp_cluster_device *v)
+{
+    gpp__device device = {.kind = v->cores ? GPP__DEVICE_CPU : GPP__DEVICE_CUDA,
+                          .ordinal = v->cores ? -1 : atoi(v->name + strlen("cuda:")),
+                          .cores = v->cores};
+    memcpy(device.name, v->name, sizeof v->name);
+    return device;
+}
+
+static gpp_status choose_described(const gpp__recipe *r, local *l, gpp_error *err)
+{
+    l->device = calloc((size_t)l->count, sizeof *l->device);
+    if (!l->device)
+        return gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", l->count);
+    for (int k = 0; k < l->count; k++) {
+        int j = l->partition[k], at = 0;
+        const char *name = l->specs[j] && *l->specs[j] ? l->specs[j] : "cpu";
+        int d = gpp__cluster_find(r->cluster, l->rank[j], name);
+        if (d < 0)
+            return gpp__fail(err, GPP_ENODEV,
+                             "partition %d is to be on \"%s\", which node %d of the cluster does "
+                             "not have",
+                             j, name, l->rank[j]);
+        while (at < l->devices && l->described[at] != d)
+            at++;
+        l->device_of[k] = at;
+        if (at < l->devices)
+            continue;
+        l->described[at] = d;
+        l->device[l->devices++] = device_like(&r->cluster->device[d]);
+    }
+    return GPP_OK;
+}
+
 static gpp_status choose_here(gpp__recipe *r, const gpp__recipe_site *site, local *l,
                               gpp_error *err)
 {
+    if (r->cluster)
+        return choose_described(r, l, err);
     const char **specs = calloc((size_t)l->count + 1, sizeof *specs);
     if (!specs)
         return gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", l->count);
@@ -144,7 +199,7 @@ static gpp_status choose_here(gpp__recipe *r, const gpp__recipe_site *site, loca
 /* What all ranks hear of a partition's device. */
 typedef struct device_record {
     int32_t device; /* number on its rank */
-    int32_t kind, ordinal, cores, node;
+    int32_t kind, ordinal, cores, node, described;
     uint64_t memory;
     char name[sizeof((gpp__device *)0)->name];
 } device_record;
@@ -160,8 +215,12 @@ static device_record record_of(const gpp__recipe *r, const local *l, int k)
                             .cores = d->cores,
                             .node = d->kind == GPP__DEVICE_CUDA ? 1 + d->ordinal
                                                                 : node_by_topology(r, d),
-                            .memory = gpp__machine_memory(d)};
+                            .memory = r->cluster ? 0 : gpp__machine_memory(d)};
     memcpy(record.name, d->name, sizeof record.name);
+    if (r->cluster) {
+        record.described = l->described[record.device];
+        record.memory = r->cluster->device[record.described].memory;
+    }
     return record;
 }
 
@@ -202,6 +261,7 @@ static void number_devices(gpp__recipe *r, local *l, const device_record record[
             r->rank_of[d] = rank;
             r->node_of[d] = record[j].node;
             r->memory_of[d] = record[j].memory;
+            r->described[d] = record[j].described;
             r->devices++;
         }
     }
@@ -214,10 +274,11 @@ static gpp_status allocate(gpp__recipe *r, gpp_error *err)
     r->rank_of = calloc(n, sizeof *r->rank_of);
     r->node_of = calloc(n, sizeof *r->node_of);
     r->memory_of = calloc(n, sizeof *r->memory_of);
+    r->described = calloc(n, sizeof *r->described);
     r->device_name = calloc(n, sizeof *r->device_name);
     r->device_threads = calloc(n, sizeof *r->device_threads);
-    return r->device && r->rank_of && r->node_of && r->memory_of && r->device_name &&
-                   r->device_threads
+    return r->device && r->rank_of && r->node_of && r->memory_of && r->described &&
+                   r->device_name && r->device_threads
                ? GPP_OK
                : gpp__fail(err, GPP_ENOMEM, "devices of %d partitions", r->partitions);
 }
@@ -246,6 +307,8 @@ static gpp_status gather_devices(gpp__recipe *r, const local *l, gpp_status stat
 /* The memory node that a CPU device would have: its NUMA node, if StarPU is told to separate them. */
 static int node_by_topology(const gpp__recipe *r, const gpp__device *device)
 {
+    if (r->cluster)
+        return 0;
     const char *numa = getenv("STARPU_USE_NUMA");
     hwloc_obj_t core =
         hwloc_get_obj_by_type(r->machine->topology, HWLOC_OBJ_CORE, (unsigned)device->core[0]);
@@ -341,7 +404,7 @@ gpp_status gpp__recipe_prepare(const gpp__recipe *r, int j, struct gpp__cuda **c
 {
     int d = r->device_of[j];
     *cuda = NULL;
-    return gpp__recipe_on_gpu(r, d) && gpp__recipe_has(r, d)
+    return gpp__recipe_on_gpu(r, d) && gpp__recipe_has(r, d) && !r->cluster
                ? gpp__machine_prepare(r->device[d].ordinal, r->cuda_mode, cuda, err)
                : GPP_OK;
 }

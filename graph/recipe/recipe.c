@@ -331,7 +331,10 @@ gpp_status gpp__recipe_new(gpp__recipe **recipe, const gpp_model *model,
     gpp__recipe *r = calloc(1, sizeof *r);
     if (!r) /* the other ranks hear nothing of it, and their watchdog has to do */
         return gpp__fail(err, GPP_ENOMEM, "a pipe");
+    r->cluster = site->cluster;
     r->ranks = site->ranks ? *site->ranks : alone;
+    if (r->cluster)
+        r->ranks = (gpp__ranks){.rank = -1, .count = r->cluster->nodes};
     gpp_status status =
         model ? check_options(model, o, err) : gpp__fail(err, GPP_EINVAL, "model is NULL");
     if (status == GPP_OK) {
@@ -357,12 +360,29 @@ void gpp__recipe_free(gpp__recipe *r)
     gpp__devices_free(r->device, r->devices);
     gpp__machine_release(&r->own_machine);
     gpp__user_loss_free(r->user_loss);
-    void *const owned[] = {
-        r->stage,       r->balance,         r->first,          r->home,           r->requested,
-        r->edge,        r->device_of,       r->rank_of,        r->node_of,        r->memory_of,
-        r->device_name, r->loss_attr,       r->optimizer_attr, r->loss_text,      r->optimizer_text,
-        r->table_text,  r->class_weight,    r->named,          r->device_threads, r->names,
-        r->op,          r->lr_schedule_text};
+    void *const owned[] = {r->stage,
+                           r->balance,
+                           r->first,
+                           r->home,
+                           r->requested,
+                           r->edge,
+                           r->device_of,
+                           r->rank_of,
+                           r->node_of,
+                           r->memory_of,
+                           r->device_name,
+                           r->loss_attr,
+                           r->optimizer_attr,
+                           r->loss_text,
+                           r->optimizer_text,
+                           r->table_text,
+                           r->class_weight,
+                           r->named,
+                           r->device_threads,
+                           r->names,
+                           r->op,
+                           r->lr_schedule_text,
+                           r->described};
     for (size_t k = 0; k < sizeof owned / sizeof *owned; k++)
         free(owned[k]);
     gpp_model_free(r->model);

@@ -13,6 +13,7 @@
  *   named.c        parameters and buffers by name
  *   machine.c      the cores and GPUs there are
  *   ranks.c        which rank has what, and how ranks tell each other (ranks.h)
+ *   cluster.c      the description of a cluster that is not here (cluster.h)
  *   lr_schedule.c  learning rates by number of updates
  */
 #ifndef GPP_RECIPE_RECIPE_H
@@ -25,6 +26,7 @@
 #include "codelets/optimizer.h"
 #include "codelets/program/program.h"
 #include "graph/model/model.h"
+#include "graph/recipe/cluster.h"
 #include "graph/recipe/machine.h"
 #include "graph/recipe/ranks.h"
 #include "sched/table.h"
@@ -98,12 +100,14 @@ typedef struct gpp__recipe {
     gpp__machine own_machine; /* where nobody else's is used */
     gpp__cuda_mode cuda_mode;
     gpp__ranks ranks;
-    int devices;         /* of all ranks */
-    gpp__device *device; /* [devices] those of other ranks without their cores */
-    int *rank_of;        /* [devices] */
-    size_t *memory_of;   /* [devices] bytes that it has for plans; 0: unknown */
-    int *device_of;      /* [partitions] */
-    int *node_of;        /* [devices] memory node by topology */
+    const gpp_cluster *cluster; /* NULL: devices are here, else those of the description */
+    int *described;             /* [devices] which of the cluster's devices it is */
+    int devices;                /* of all ranks */
+    gpp__device *device;        /* [devices] those of other ranks without their cores */
+    int *rank_of;               /* [devices] */
+    size_t *memory_of;          /* [devices] bytes that it has for plans; 0: unknown */
+    int *device_of;             /* [partitions] */
+    int *node_of;               /* [devices] memory node by topology */
     const char **device_name;
     int *device_threads;
 
@@ -121,6 +125,10 @@ typedef struct gpp__recipe_site {
     gpp__machine_source *source; /* NULL: gpp__machine_find */
     void *arg;
     const gpp__ranks *ranks; /* copied; NULL: this process is alone */
+    const gpp_cluster
+        *cluster; /* checked; outlives the recipe. Devices are then the cluster's, each
+                                   node is a rank, all are planned for here, and `source` and `ranks`
+                                   do not count. Kernels are prepared as for cores. NULL: none */
 } gpp__recipe_site;
 
 /**

@@ -104,7 +104,7 @@ static gpp_status build(gpp_pipe *p, const gpp_model *model, const gpp_pipe_opti
 {
     p->comm = options && options->struct_size == sizeof *options ? options->comm : NULL;
     const gpp__ranks ranks = gpp__comm_ranks(p->comm);
-    const gpp__recipe_site site = {start_runtime, p, &ranks};
+    const gpp__recipe_site site = {.source = start_runtime, .arg = p, .ranks = &ranks};
     gpp__comm_begin(p->comm);
     gpp_status status = gpp__recipe_new(&p->own_recipe, model, options, &site, err);
     if (status != GPP_OK)

@@ -20,6 +20,7 @@
 #include "codelets/bare_device.h"
 #include "codelets/program/times.h"
 #include "graph/plan/step.h"
+#include "graph/search/forecast_list.h"
 #include "graph/search/forecast_times.h"
 
 /* Times of the cells of one number of rows. */
@@ -40,10 +41,9 @@ typedef struct forecaster {
     double *busy, *speed; /* [devices] part of its working time in which others work, too; bytes it
                              reads and writes in a microsecond */
     cell_times full, last;
-    double *room;            /* of both */
-    gpp__sim_task *task;     /* [tasks] */
-    gpp__sim_buffer *buffer; /* [buffers] */
-    gpp__sim_link *link;     /* [nodes][nodes] */
+    double *room; /* of both */
+    gpp__forecast_list sim;
+    gpp__sim_link *link; /* [nodes][nodes] */
     gpp__sim_result result;
 } forecaster;
 
@@ -73,7 +73,9 @@ static gpp_status check(const gpp_model *model, const gpp_pipe_options *pipe,
         return gpp__fail(err, GPP_EINVAL,
                          "bytes_per_us and gpu_bytes_per_us must be >= 0, got %g and %g",
                          o->bytes_per_us, o->gpu_bytes_per_us);
-    return GPP_OK;
+    if (o->cluster && o->node_of)
+        return gpp__fail(err, GPP_EINVAL, "a cluster says itself where memory is: no node_of");
+    return o->cluster ? gpp__cluster_check(o->cluster, err) : GPP_OK;
 }
 
 static gpp_status check_profile(const gpp_model *model, const gpp_profile *p, int k, gpp_error *err)
@@ -110,12 +112,19 @@ static int kind_of(const gpp__recipe *r, int d)
     return gpp__recipe_on_gpu(r, d) ? 0 : r->device_threads[d];
 }
 
+/* Both are cores of one rank. */
+static bool share_memory(const gpp__recipe *r, int a, int b)
+{
+    return a != b && r->rank_of[a] == r->rank_of[b] && !gpp__recipe_on_gpu(r, a) &&
+           !gpp__recipe_on_gpu(r, b);
+}
+
 /* Devices that share memory with this one. */
 static int others_of(const gpp__recipe *r, int device)
 {
     int others = 0;
     for (int d = 0; d < r->devices && !gpp__recipe_on_gpu(r, device); d++)
-        others += d != device && !gpp__recipe_on_gpu(r, d);
+        others += share_memory(r, d, device);
     return others;
 }
 
@@ -124,7 +133,7 @@ static gpp_status check_gpus(const gpp__recipe *r, gpp_error *err)
 {
     char first[64], name[64];
     int one = -1;
-    for (int d = 0; d < r->devices; d++) {
+    for (int d = 0; d < r->devices && !r->cluster; d++) {
         if (!gpp__recipe_on_gpu(r, d))
             continue;
         gpp__bare_device_of_gpus()->name(r->device[d].ordinal, one < 0 ? first : name);
@@ -145,7 +154,7 @@ static gpp_status check_gpu_profile(const gpp__recipe *r, const gpp_profile *pro
     int d = 0;
     while (d < r->devices && !gpp__recipe_on_gpu(r, d))
         d++;
-    if (!profile->gpu[0] || d == r->devices)
+    if (!profile->gpu[0] || d == r->devices || r->cluster)
         return GPP_OK;
     gpp__bare_device_of_gpus()->name(r->device[d].ordinal, name);
     if (strcmp(name, profile->gpu) != 0)
@@ -234,10 +243,31 @@ static gpp_status fail_without(const forecaster *f, int d, gpp_error *err)
                      r->device_threads[d], r->device_name[d], f->options->profile[0]->device);
 }
 
+/* A profile of any device serves a cluster: the description says how fast the others are. */
+static gpp_status take_profile_of_cluster(forecaster *f, gpp_error *err)
+{
+    gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    gpp_profile *profile;
+    if (f->list.count)
+        return GPP_OK;
+    o.device = "cpu:0";
+    o.timeout_ms = f->options->timeout_ms;
+    o.seed = f->recipe->seed;
+    o.rows = f->step.full->rows.rows;
+    gpp_status status = gpp_profile_new(&profile, f->recipe->model,
+                                        gpp__first_rows(f->step.full->rows.rows), &o, err);
+    if (status != GPP_OK)
+        return status;
+    f->own[f->owned++] = profile;
+    return enlist(f, profile, err);
+}
+
 /* One profile serves all GPUs, and one all devices with as many cores. */
 static gpp_status take_profiles(forecaster *f, gpp_error *err)
 {
     gpp_status status = GPP_OK;
+    if (f->recipe->cluster)
+        return take_profile_of_cluster(f, err);
     for (int d = 0; status == GPP_OK && d < f->recipe->devices; d++) {
         bool in_company = others_of(f->recipe, d) > 0;
         if (gpp__profiles_have(&f->list, kind_of(f->recipe, d)))
@@ -261,6 +291,23 @@ static double pass_ms(const gpp__program *program, gpp__pass pass, const gpp_ope
            (gpp__program_us(program, pass, op) + gpp__program_ports_us(program, pass, speed));
 }
 
+/* Times of all operators on a device. @return bytes that it reads and writes in a microsecond */
+static double time_operators(const forecaster *f, int d, int64_t rows, gpp_operator_profile op[])
+{
+    const gpp__recipe *r = f->recipe;
+    int kind = kind_of(r, d);
+    double faster = r->cluster ? r->cluster->device[r->described[d]].speed : 1;
+    if (r->cluster && !gpp__profiles_have(&f->list, kind))
+        kind = gpp__profile_kind(f->list.profile[0]);
+    double speed = gpp__profiles_times(&f->list, kind, rows, others_of(r, d), f->busy[d], op);
+    for (int k = 0; r->cluster && k < r->network->nodes; k++) {
+        op[k].forward_us /= faster;
+        op[k].keep_us /= faster;
+        op[k].backward_us /= faster;
+    }
+    return speed * faster;
+}
+
 static gpp_status time_cells(forecaster *f, const gpp__program_set *set, cell_times *t,
                              gpp_error *err)
 {
@@ -272,8 +319,7 @@ static gpp_status time_cells(forecaster *f, const gpp__program_set *set, cell_ti
     for (int j = 0; j < r->partitions; j++) {
         int d = r->device_of[j];
         const gpp__program *program = set->program[j];
-        double speed =
-            gpp__profiles_times(&f->list, kind_of(r, d), rows, others_of(r, d), f->busy[d], op);
+        double speed = time_operators(f, d, rows, op);
         t->forward[j] = pass_ms(program, GPP__PASS_DROP, op, speed);
         t->keep[j] = pass_ms(program, GPP__PASS_KEEP, op, speed);
         t->recompute[j] = pass_ms(program, GPP__PASS_RECOMPUTE, op, speed);
@@ -338,15 +384,13 @@ static gpp_status make_room(forecaster *f, gpp_error *err)
     size_t n = (size_t)f->recipe->partitions, devices = (size_t)f->recipe->devices;
     f->own = calloc(2 * devices, sizeof *f->own);
     f->room = calloc(10 * n + 2 * devices, sizeof *f->room);
-    f->task = calloc(plan->tasks + 1, sizeof *f->task);
-    f->buffer = calloc(plan->buffers + 1, sizeof *f->buffer);
-    if (!f->own || !f->room || !f->task || !f->buffer)
+    if (!f->own || !f->room)
         return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", plan->tasks);
     f->busy = f->room + 10 * n;
     f->speed = f->busy + devices;
     for (size_t d = 0; d < devices; d++)
         f->busy[d] = 1;
-    return GPP_OK;
+    return gpp__forecast_list_init(&f->sim, f->recipe, plan, f->choice.node_of, err);
 }
 
 static gpp_status time_all(forecaster *f, gpp_error *err)
@@ -362,14 +406,6 @@ static gpp_status time_all(forecaster *f, gpp_error *err)
 
 /* --- simulation ------------------------------------------------------------------------------- */
 
-static int count_nodes(const forecaster *f)
-{
-    int nodes = 1;
-    for (int d = 0; d < f->recipe->devices; d++)
-        nodes = f->choice.node_of[d] >= nodes ? f->choice.node_of[d] + 1 : nodes;
-    return nodes;
-}
-
 static gpp_status place_nodes(forecaster *f, gpp_error *err)
 {
     const int *wanted = f->options->node_of;
@@ -382,26 +418,10 @@ static gpp_status place_nodes(forecaster *f, gpp_error *err)
     return GPP_OK;
 }
 
-static void fill_buffers(forecaster *f)
-{
-    const gpp__plan *plan = f->step.plan;
-    for (size_t k = 0; k < plan->buffers; k++) {
-        const gpp__buffer *b = &plan->buffer[k];
-        bool apart = b->other >= 0 && f->choice.node_of[b->other] != f->choice.node_of[b->device];
-        f->buffer[k] = (gpp__sim_buffer){
-            .bytes = b->bytes,
-            .device = b->device,
-            .other = apart ? b->other : -1,
-            .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
-            .fetched = b->cls == GPP__FETCHED,
-        };
-    }
-}
-
 static bool has_gpu(const forecaster *f, int node)
 {
     for (int d = 0; d < f->recipe->devices; d++)
-        if (f->choice.node_of[d] == node && gpp__recipe_on_gpu(f->recipe, d))
+        if (f->sim.node_of[d] == node && gpp__recipe_on_gpu(f->recipe, d))
             return true;
     return false;
 }
@@ -419,35 +439,45 @@ static double link_speed(const forecaster *f, int from, int to)
     return measured > 0 ? measured : GPP_FORECAST_BYTES_PER_US;
 }
 
-static gpp_status make_links(forecaster *f, int nodes, gpp_error *err)
+/* What a rank's devices send to each other. Between ranks there are messages instead. */
+static gpp__sim_link link_inside(const forecaster *f, int rank)
 {
-    size_t links = (size_t)nodes * (size_t)nodes;
-    f->link = calloc(links, sizeof *f->link);
+    gpp_cluster_link l = gpp__cluster_link(f->recipe->cluster, rank, rank);
+    return (gpp__sim_link){l.latency_us, l.bytes_per_us};
+}
+
+static gpp_status make_links(forecaster *f, gpp_error *err)
+{
+    int nodes = f->sim.spec.nodes, rank = 0;
+    bool cluster = f->recipe->cluster;
+    f->link = calloc((size_t)nodes * (size_t)nodes, sizeof *f->link);
     if (!f->link)
         return gpp__fail(err, GPP_ENOMEM, "links of %d memory nodes", nodes);
-    for (size_t k = 0; k < links; k++)
-        f->link[k] =
-            (gpp__sim_link){f->options->link_us, link_speed(f, (int)k / nodes, (int)k % nodes)};
+    for (int from = 0; from < nodes; from++) {
+        while (rank + 1 < f->recipe->ranks.count && f->sim.host[rank + 1] <= from)
+            rank++;
+        gpp__sim_link inside = cluster ? link_inside(f, rank) : (gpp__sim_link){0};
+        for (int to = 0; to < nodes; to++)
+            f->link[(size_t)from * (size_t)nodes + (size_t)to] =
+                cluster ? inside : (gpp__sim_link){f->options->link_us, link_speed(f, from, to)};
+    }
+    f->sim.spec.link = f->link;
     return GPP_OK;
 }
 
 static gpp_status simulate(forecaster *f, gpp_error *err)
 {
     const gpp__plan *plan = f->step.plan;
-    int nodes = count_nodes(f);
-    gpp_status status = f->link ? GPP_OK : make_links(f, nodes, err);
+    gpp_status status = f->link ? GPP_OK : make_links(f, err);
     if (status != GPP_OK)
         return status;
-    for (size_t k = 0; k < plan->tasks; k++) {
-        const gpp__task *t = &plan->task[k];
-        f->task[k] = (gpp__sim_task){t->device, t->access_count, t->access,
-                                     task_ms(f, t) + 1e-3 * f->options->task_us};
-    }
-    fill_buffers(f);
+    for (size_t k = 0; k < plan->tasks; k++)
+        f->sim.task[f->sim.at[k]].ms = task_ms(f, &plan->task[k]) + 1e-3 * f->options->task_us;
     gpp__sim_release(&f->result);
-    gpp__sim_spec spec = {f->recipe->devices, nodes,   f->choice.node_of, plan->tasks,
-                          plan->buffers,      f->task, f->buffer,         f->link};
-    return gpp__simulate(&spec, &f->result, err);
+    status = gpp__simulate(&f->sim.spec, &f->result, err);
+    if (status == GPP_OK)
+        gpp__forecast_list_times(&f->sim, plan, &f->result);
+    return status;
 }
 
 /* Milliseconds in which devices a and b both work. Goes along both tables at once. */
@@ -473,7 +503,7 @@ static void share_busy(forecaster *f)
         double own = f->result.device[d].busy_ms, both = 0;
         int others = others_of(f->recipe, d);
         for (int e = 0; e < devices; e++)
-            both += e == d || gpp__recipe_on_gpu(f->recipe, e) ? 0 : both_busy(f, d, e);
+            both += share_memory(f->recipe, e, d) ? both_busy(f, d, e) : 0;
         f->busy[d] = own > 0 && others > 0 ? both / own / others : 1;
         f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
     }
@@ -512,6 +542,40 @@ static bool allocate(gpp_forecast *r)
     return r->balance && r->device_of && r->device && r->task && r->point;
 }
 
+static int by_way(const void *a, const void *b)
+{
+    const gpp__sim_task *x = *(const gpp__sim_task *const *)a,
+                        *y = *(const gpp__sim_task *const *)b;
+    return (x->wire > y->wire) - (x->wire < y->wire);
+}
+
+static void add_to_link(gpp_forecast_link *link, const forecaster *f, const gpp__sim_task *message)
+{
+    link->messages++;
+    link->bytes += (double)f->sim.buffer[message->access[0].buffer].bytes;
+    link->busy_ms += message->ms;
+}
+
+static bool fill_links(const forecaster *f, gpp_forecast *r)
+{
+    size_t count = 0, all = f->step.plan->messages;
+    const gpp__sim_task **message = calloc(all + 1, sizeof *message);
+    r->link = calloc(all + 1, sizeof *r->link);
+    for (size_t k = 0; message && k < f->sim.spec.tasks; k++)
+        if (f->sim.task[k].device < 0)
+            message[count++] = &f->sim.task[k];
+    if (message)
+        qsort(message, count, sizeof *message, by_way);
+    for (size_t k = 0; message && r->link && k < count; k++) {
+        if (k == 0 || message[k]->wire != message[k - 1]->wire)
+            r->link[r->links++] = (gpp_forecast_link){.from = message[k]->wire / r->nodes,
+                                                      .to = message[k]->wire % r->nodes};
+        add_to_link(&r->link[r->links - 1], f, message[k]);
+    }
+    free(message);
+    return message && r->link;
+}
+
 static bool fill_devices(const forecaster *f, gpp_forecast *r)
 {
     double busy = 0;
@@ -520,11 +584,17 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
         char *name = strdup(f->recipe->device_name[d]);
         if (!name)
             return false;
-        r->device[d] = (gpp_forecast_device){name,           f->recipe->device_threads[d],
-                                             s->busy_ms,     s->warm_up_ms,
-                                             s->transfer_ms, s->wait_ms,
-                                             s->drain_ms,    f->step.plan->bytes[d],
-                                             s->live_bytes};
+        r->device[d] = (gpp_forecast_device){name,
+                                             f->recipe->device_threads[d],
+                                             s->busy_ms,
+                                             s->warm_up_ms,
+                                             s->transfer_ms,
+                                             s->wait_ms,
+                                             s->drain_ms,
+                                             f->step.plan->bytes[d],
+                                             s->live_bytes,
+                                             f->recipe->rank_of[d],
+                                             f->recipe->memory_of[d]};
         busy += s->busy_ms;
     }
     r->bubble = r->step_ms > 0 ? 1 - busy / (r->step_ms * r->devices) : 0;
@@ -597,7 +667,8 @@ static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, g
     r->tasks = (int)f->step.plan->tasks;
     r->points = (int)f->result.points;
     r->checkpoint = f->choice.checkpoint;
-    if (!allocate(r) || !fill_devices(f, r)) {
+    r->nodes = f->recipe->ranks.count;
+    if (!allocate(r) || !fill_devices(f, r) || !fill_links(f, r)) {
         gpp_forecast_free(r);
         return gpp__fail(err, GPP_ENOMEM, "a forecast of %zu tasks", f->step.plan->tasks);
     }
@@ -635,8 +706,7 @@ static void release(forecaster *f)
     gpp__sim_release(&f->result);
     free(f->own);
     free(f->room);
-    free(f->task);
-    free(f->buffer);
+    gpp__forecast_list_release(&f->sim);
     free(f->link);
     gpp__step_plan_release(&f->step, &f->programs);
     gpp__recipe_free(f->recipe);
@@ -652,8 +722,9 @@ gpp_status gpp_forecast_new(gpp_forecast **forecast, const gpp_model *model,
         return gpp__fail(err, GPP_EINVAL, "forecast is NULL");
     *forecast = NULL;
     gpp_status status = check(model, pipe, f.options, err);
+    const gpp__recipe_site site = {.cluster = f.options->cluster};
     if (status == GPP_OK)
-        status = gpp__recipe_new(&f.recipe, model, pipe, NULL, err);
+        status = gpp__recipe_new(&f.recipe, model, pipe, &site, err);
     if (status != GPP_OK)
         return status;
     f.programs.recipe = f.recipe;
@@ -675,5 +746,6 @@ void gpp_forecast_free(gpp_forecast *r)
     free(r->device);
     free(r->task);
     free(r->point);
+    free(r->link);
     free(r);
 }

@@ -95,7 +95,17 @@ typedef struct gpp_forecast_device {
     double drain_ms;    /* idle after its last task */
     size_t bytes;       /* what a pipe allocates on it (gpp_pipe_memory) */
     size_t live_bytes;  /* the most of it that has contents somebody still needs */
+    int node;           /* of a cluster; else 0 */
+    size_t limit;       /* bytes that the device has; 0: unknown */
 } gpp_forecast_device;
+
+/** What one node of a cluster sends to another in a step. */
+typedef struct gpp_forecast_link {
+    int from, to; /* nodes */
+    int64_t messages;
+    double bytes;
+    double busy_ms; /* a link sends one message at a time, so this is at most the step */
+} gpp_forecast_link;
 
 /** Bytes on a device that somebody still needs, from a time on. */
 typedef struct gpp_forecast_point {
@@ -126,6 +136,8 @@ typedef struct gpp_forecast {
     gpp_forecast_device *device; /* [devices] */
     gpp_forecast_task *task;     /* [tasks] in the order in which they are submitted */
     gpp_forecast_point *point;   /* [points] ascending in time; the first of each device is at 0 */
+    int nodes, links;            /* of a cluster; else 1 and 0 */
+    gpp_forecast_link *link;     /* [links] those that are used, by sender, then by receiver */
 } gpp_forecast;
 
 /** Start from GPP_FORECAST_OPTIONS_INIT; fields may be added at the end. */
@@ -154,6 +166,14 @@ typedef struct gpp_forecast_options {
 
     /* Speed between two GPUs when it differs (NVLink). 0: it does not. */
     double gpu_bytes_per_us;
+
+    /* Devices, their memory and their links are those of this cluster, and nothing of this machine
+     * counts. Partitions without a device go to its first ones; "rank:3/cpu:0" names one of node 3.
+     * Times are those of a profile of as many cores (of a GPU for GPUs) or, without one, of the
+     * first profile, divided by the device's speed. Without any, a profile of a core here is taken.
+     * Bytes on GPUs are guesses by what cores need. node_of and the links above are not for clusters.
+     * It has to outlive the call. NULL: the pipe is for this machine. */
+    const gpp_cluster *cluster;
 } gpp_forecast_options;
 
 /* 10 us a task is what StarPU 1.3 needs for one with a few buffers; 8 GB/s and 10 us a link between
@@ -161,7 +181,7 @@ typedef struct gpp_forecast_options {
 #define GPP_FORECAST_BYTES_PER_US 8000.0
 #define GPP_FORECAST_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(gpp_forecast_options), NULL, 0, 1000, 10, NULL, 10, 0, 0                            \
+        sizeof(gpp_forecast_options), NULL, 0, 1000, 10, NULL, 10, 0, 0, NULL                      \
     }
 
 /**
