@@ -126,10 +126,36 @@ static gpp_status check_times(const gpp_cut_costs *c, int j, double *sum, gpp_er
     return GPP_OK;
 }
 
-static double transfer_us(const gpp_cut_costs *c, const gpp_device_cost *d, traffic x)
+static double link_us(double us, double bytes_per_us, traffic x)
 {
-    double us = (double)x.tensors * d->link_us + (double)x.bytes / d->bytes_per_us;
+    return (double)x.tensors * us + (double)x.bytes / bytes_per_us;
+}
+
+/* What comes into partition j and what goes out of it. */
+static double transfer_us(const gpp_cut_costs *c, int j, traffic in, traffic out)
+{
+    const gpp_device_cost *d = &c->device[j];
+    double us = 0;
+    if (!c->link) {
+        us = link_us(d->link_us, d->bytes_per_us,
+                     (traffic){in.tensors + out.tensors, in.bytes + out.bytes});
+    } else {
+        us += j > 0 ? link_us(c->link[j].us, c->link[j].bytes_per_us, in) : 0;
+        us += j + 1 < c->partitions ? link_us(c->link[j + 1].us, c->link[j + 1].bytes_per_us, out)
+                                    : 0;
+    }
     return c->forward_only ? us : 2 * us;
+}
+
+static gpp_status check_link(const gpp_cut_costs *c, int j, gpp_error *err)
+{
+    const gpp_link_cost *l = c->link && j > 0 ? &c->link[j] : NULL;
+    if (l && !(l->us >= 0 && l->us < INFINITY && l->bytes_per_us > 0))
+        return fail_at(err, GPP_EINVAL, -1, j,
+                       "the link to partition %d must have finite us >= 0 and bytes_per_us > 0, "
+                       "got %g and %g",
+                       j, l->us, l->bytes_per_us);
+    return GPP_OK;
 }
 
 /* @param all  all tensors that could be sent */
@@ -148,11 +174,15 @@ static gpp_status check_device(const gpp_cut_costs *c, int j, traffic all, gpp_e
         return fail_at(err, GPP_EINVAL, -1, j,
                        "bytes_per_us of partition %d's device must be > 0, got %g", j,
                        d->bytes_per_us);
-    if (!isfinite(sum + transfer_us(c, d, all)))
+    status = check_link(c, j, err);
+    if (status != GPP_OK)
+        return status;
+    if (!isfinite(sum + transfer_us(c, j, (traffic){0}, all) +
+                  transfer_us(c, j, all, (traffic){0})))
         return fail_at(err, GPP_EINVAL, -1, j,
                        "times on partition %d's device add up to infinity (of layers: %g, of "
                        "transfers: %g)",
-                       j, sum, transfer_us(c, d, all));
+                       j, sum, transfer_us(c, j, (traffic){0}, all));
     return GPP_OK;
 }
 
@@ -295,10 +325,11 @@ static uint64_t over_limit(const gpp_cut_costs *c, int j, uint64_t bytes)
     return limit > 0 && bytes > limit ? bytes - limit : 0;
 }
 
-/* The price of a span on partition j. @param us the time of its layers @param x goes in and out */
-static inline double price(const problem *p, int j, const span *s, traffic x, double us)
+/* The price of a span on partition j. @param us the time of its layers */
+static inline double price(const problem *p, int j, const span *s, traffic in, double us)
 {
     const gpp_cut_costs *c = p->costs;
+    traffic x = {in.tensors + s->out.tensors, in.bytes + s->out.bytes};
     const gpp_device_cost *d = &c->device[j];
     uint64_t over = d->memory_limit > 0 ? over_limit(c, j, span_bytes(c, j, s, x)) : 0;
     if (p->excess)
@@ -307,7 +338,7 @@ static inline double price(const problem *p, int j, const span *s, traffic x, do
         return INFINITY;
     if (x.tensors == 0)
         return us;
-    double transfer = transfer_us(c, d, x);
+    double transfer = transfer_us(c, j, in, s->out);
     return c->overlap ? fmax(us, transfer) : us + transfer;
 }
 
@@ -322,13 +353,12 @@ static void place_last(problem *p, int j, int b)
     for (int a = b; a-- > j;) {
         const span *s = &p->spans[a];
         us += time[a];
-        double least = us < INFINITY ? price(p, j, s, s->out, us) : INFINITY;
+        double least = us < INFINITY ? price(p, j, s, (traffic){0}, us) : INFINITY;
         if (least > best || least == INFINITY)
             break;
         if (fewer[a] > best || fewer[a] == INFINITY)
             continue;
-        traffic x = {s->in.tensors + s->out.tensors, s->in.bytes + s->out.bytes};
-        double full = price(p, j, s, x, us), slowest = fewer[a] > full ? fewer[a] : full;
+        double full = price(p, j, s, s->in, us), slowest = fewer[a] > full ? fewer[a] : full;
         if (slowest <= best) {
             best = slowest;
             begin = a;

@@ -19,9 +19,11 @@ static const char description[] =
 
 /* --- profiles and pipes ----------------------------------------------------------------------- */
 
-static gpp_status read_profiles(plan_result *r, gpp_error *err)
+static gpp_status read_files(plan_result *r, gpp_error *err)
 {
     gpp_status status = GPP_OK;
+    if (r->how->machine)
+        status = gpp_cluster_read(&r->cluster, r->how->machine, err);
     for (int k = 0; k < r->how->profile.count && status == GPP_OK; k++)
         status = plan_profiles_read(&r->given, r->how->profile.word[k], err);
     r->reading = status != GPP_OK;
@@ -126,7 +128,8 @@ static int other_cores(const gpp_candidate *c)
 }
 
 /* Predicts the chosen pipe from the given profiles and those of the search. Of the latter only
- * those that fit: taken on a GPU, or with as many other sets of cores at work as the pipe has. */
+ * those that fit: taken on a GPU, or with as many other sets of cores at work as the pipe has. All
+ * fit a cluster. */
 static gpp_status predict(plan_result *r, const gpp_model *model, const gpp_forecast_options *fo,
                           gpp_error *err)
 {
@@ -140,7 +143,7 @@ static gpp_status predict(plan_result *r, const gpp_model *model, const gpp_fore
     for (int k = 0; k < r->given.count; k++)
         all[count++] = r->given.profile[k];
     for (int k = 0; k < taken; k++)
-        if (r->table->profile[k]->gpu[0] || r->table->profile[k]->beside == others)
+        if (r->cluster || r->table->profile[k]->gpu[0] || r->table->profile[k]->beside == others)
             all[count++] = r->table->profile[k];
     o.profile = count ? all : NULL;
     o.profiles = count;
@@ -155,6 +158,8 @@ static void judge(plan_result *r)
     for (int d = 0; d < f->devices; d++)
         r->most_bytes = f->device[d].bytes > r->most_bytes ? f->device[d].bytes : r->most_bytes;
     r->fits = !r->pipe.memory_limit || r->most_bytes <= r->pipe.memory_limit;
+    for (int d = 0; d < f->devices; d++)
+        r->fits = r->fits && (!f->device[d].limit || f->device[d].bytes <= f->device[d].limit);
 }
 
 /* The file of the profile by which the pipe uses its budget. In a pipe's text a path cannot contain
@@ -201,9 +206,10 @@ static gpp_status write_pipe(plan_result *r, gpp_error *err)
 static gpp_status make(plan_result *r, const gpp_model *model, const int node[], gpp_error *err)
 {
     gpp_forecast_options o = GPP_FORECAST_OPTIONS_INIT;
-    gpp_status status = read_profiles(r, err);
+    gpp_status status = read_files(r, err);
     set_links(r->how, &o);
     o.node_of = r->how->nodes ? node : NULL;
+    o.cluster = r->cluster;
     o.profile = r->given.count ? (const gpp_profile *const *)r->given.profile : NULL;
     o.profiles = r->given.count;
     r->pipe = pipe_of(r->how);
@@ -292,6 +298,7 @@ static int work(const plan_settings *how, const int node[])
     gpp_forecast_free(r.forecast);
     gpp_plan_free(r.table);
     plan_profiles_release(&r.given);
+    gpp_cluster_free(r.cluster);
     gpp_model_free(model);
     free(text);
     return status;
@@ -334,6 +341,10 @@ static int check(plan_settings *how)
     if (fixed && (how->candidates || how->max_partitions || how->max_chunks || how->save_profiles))
         return tool_fail(TOOL_USAGE, "--pipe searches nothing: --candidates, --max-partitions, "
                                      "--max-chunks and --save-profiles do not go with it");
+    if (how->machine &&
+        (how->nodes || how->link_us >= 0 || how->link_bandwidth >= 0 || how->gpu_bandwidth >= 0))
+        return tool_fail(TOOL_USAGE, "--machine says what links there are: --nodes, --link-us, "
+                                     "--link-bandwidth and --gpu-bandwidth do not go with it");
     if (tool_pipe_take(&how->pipe, &how->pipe_args, &err) != GPP_OK)
         return tool_refused(&err);
     if (how->pipe.partitions && how->max_partitions)
@@ -371,6 +382,10 @@ static int parse(plan_settings *how, int argc, char *argv[])
          "timeout of each profile that is taken now (1000)", 0, 1e9},
         {"task-us", TOOL_REAL, &how->task_us, "US", "the runtime's own time for each task (10)", 0,
          1e9},
+        {"machine", TOOL_WORD, &how->machine, "FILE",
+         "plan for the cluster that this file describes: nodes,\n"
+         "devices, memory, links (see gridpipe(1))",
+         0, 0},
         {"nodes", TOOL_WORD, &how->nodes, "A,B,...",
          "memory nodes of --devices, from 0 (by topology, if\n"
          "the runtime tells them apart)",

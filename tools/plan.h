@@ -27,7 +27,7 @@ char *plan_profile_path(const char *folder, const gpp_profile *profile);
 gpp_status plan_profiles_write(const char *folder, const gpp_plan_table *table, gpp_error *err);
 
 typedef struct plan_settings {
-    const char *model, *file, *loss, *optimizer, *svg, *nodes, *save_profiles;
+    const char *model, *file, *loss, *optimizer, *svg, *nodes, *save_profiles, *machine;
     tool_words input, profile;                             /* shapes; files and folders */
     int64_t batch, candidates, max_partitions, max_chunks; /* 0: not given */
     double link_us, link_bandwidth, gpu_bandwidth;         /* -1: not given */
@@ -39,8 +39,9 @@ typedef struct plan_settings {
 
 typedef struct plan_result {
     const plan_settings *how;
+    gpp_cluster *cluster; /* of --machine; NULL: this machine */
     plan_profiles given;
-    bool reading;           /* reading `given` has failed */
+    bool reading;           /* reading `given` or `cluster` has failed */
     gpp_plan_table *table;  /* NULL: the pipe was given, nothing was searched */
     gpp_pipe_options pipe;  /* the pipe that is predicted */
     gpp_forecast *forecast; /* NULL: nothing fits */

@@ -109,6 +109,8 @@ static void devices(tool_json *j, const gpp_forecast *f)
         tool_json_real(j, "drain_ms", v->drain_ms);
         tool_json_whole(j, "bytes", (int64_t)v->bytes);
         tool_json_whole(j, "live_bytes", (int64_t)v->live_bytes);
+        tool_json_whole(j, "node", v->node);
+        whole_or_null(j, "limit", (int64_t)v->limit);
         tool_json_close(j, '}');
     }
     tool_json_close(j, ']');
@@ -124,6 +126,22 @@ static void cells(tool_json *j, const gpp_forecast *f)
         tool_json_real(j, "forward_ms", f->cell_ms[0][p]);
         tool_json_real(j, "recompute_ms", f->cell_ms[1][p]);
         tool_json_real(j, "backward_ms", f->cell_ms[2][p]);
+        tool_json_close(j, '}');
+    }
+    tool_json_close(j, ']');
+}
+
+static void links(tool_json *j, const gpp_forecast *f)
+{
+    tool_json_open(j, "links", '[');
+    for (int k = 0; k < f->links; k++) {
+        const gpp_forecast_link *l = &f->link[k];
+        tool_json_open(j, NULL, '{');
+        tool_json_whole(j, "from", l->from);
+        tool_json_whole(j, "to", l->to);
+        tool_json_whole(j, "messages", l->messages);
+        tool_json_whole(j, "bytes", (int64_t)l->bytes);
+        tool_json_real(j, "busy_ms", l->busy_ms);
         tool_json_close(j, '}');
     }
     tool_json_close(j, ']');
@@ -171,6 +189,8 @@ static void forecast(tool_json *j, const gpp_forecast *f)
     numbers(j, "balance", f->balance, f->partitions);
     cells(j, f);
     devices(j, f);
+    tool_json_whole(j, "nodes", f->nodes);
+    links(j, f);
     tasks(j, f);
     points(j, f);
     tool_json_close(j, '}');
@@ -183,6 +203,7 @@ void plan_print_json(const plan_result *r)
     tool_json_whole(j, "batch", r->how->batch);
     tool_json_text(j, "loss", r->how->loss);
     tool_json_text(j, "optimizer", r->how->optimizer);
+    tool_json_text(j, "machine", r->how->machine);
     whole_or_null(j, "memory_limit", (int64_t)r->pipe.memory_limit);
     tool_json_flag(j, "searched", r->table != NULL);
     tool_json_flag(j, "fits", r->fits);

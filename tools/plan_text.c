@@ -71,6 +71,10 @@ static void print_question(const plan_result *r)
            how->optimizer ? how->optimizer : "none, no updates");
     if (r->pipe.memory_limit)
         printf("limit     %s on each device\n", tool_bytes_text(text, r->pipe.memory_limit));
+    if (r->cluster)
+        printf("machine   %s: %d node%s, %d device%s\n", how->machine, r->cluster->nodes,
+               r->cluster->nodes == 1 ? "" : "s", r->cluster->devices,
+               r->cluster->devices == 1 ? "" : "s");
     print_profiles(r);
 }
 
@@ -190,6 +194,37 @@ static void print_cells(const gpp_forecast *f)
     }
 }
 
+/* Prints the devices of a cluster with what they have. */
+static void print_limits(const gpp_forecast *f)
+{
+    printf("\n%-20s %5s %12s %12s %7s\n", "device", "node", "allocated", "memory", "used");
+    for (int d = 0; d < f->devices; d++) {
+        const gpp_forecast_device *v = &f->device[d];
+        char bytes[TOOL_AMOUNT], limit[TOOL_AMOUNT];
+        printf("%-20.20s %5d %12s", v->name, v->node, tool_bytes_text(bytes, v->bytes));
+        if (v->limit)
+            printf(" %12s %5.1f %%%s\n", tool_bytes_text(limit, v->limit),
+                   100 * (double)v->bytes / (double)v->limit,
+                   v->bytes > v->limit ? "  too much" : "");
+        else
+            puts("      unknown");
+    }
+}
+
+static void print_links(const gpp_forecast *f)
+{
+    printf("\n%5s %5s %10s %12s %10s %8s\n", "from", "to", "messages", "bytes", "busy ms",
+           "of step");
+    for (int k = 0; k < f->links; k++) {
+        const gpp_forecast_link *l = &f->link[k];
+        char bytes[TOOL_AMOUNT], ms[TOOL_AMOUNT];
+        tool_time_text(ms, l->busy_ms);
+        printf("%5d %5d %10lld %12s %10s %6.1f %%\n", l->from, l->to, (long long)l->messages,
+               tool_bytes_text(bytes, (size_t)l->bytes), ms,
+               f->step_ms > 0 ? 100 * l->busy_ms / f->step_ms : 0);
+    }
+}
+
 void plan_print_text(const plan_result *r)
 {
     print_question(r);
@@ -202,6 +237,10 @@ void plan_print_text(const plan_result *r)
     if (!r->picture) /* the picture has the same table below it */
         print_devices(r->forecast);
     print_cells(r->forecast);
+    if (r->cluster)
+        print_limits(r->forecast);
+    if (r->forecast->links)
+        print_links(r->forecast);
     if (r->picture)
         printf("\n%s", r->picture);
 }

@@ -87,5 +87,7 @@ gpp_status gpp__search_check(const gpp_model *model, const gpp_pipe_options *p,
     gpp_status status = check_numbers(model, p, o, err);
     if (status == GPP_OK)
         status = check_balance(p, o, err);
+    if (status == GPP_OK && o->forecast.cluster)
+        status = gpp__cluster_check(o->forecast.cluster, err);
     return status == GPP_OK ? check_profiles(model, &o->forecast, err) : status;
 }

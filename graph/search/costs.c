@@ -15,6 +15,7 @@ void gpp__search_costs_release(gpp__search_costs *c)
     free(c->boundary);
     free(c->skip);
     free(c->tapes);
+    free(c->link);
 }
 
 static gpp_status costs_allocate(gpp__search_costs *c, const gpp__choice *choice, gpp_error *err)
@@ -27,7 +28,8 @@ static gpp_status costs_allocate(gpp__search_costs *c, const gpp__choice *choice
     c->boundary = calloc(2 * layers, sizeof *c->boundary);
     c->skip = calloc(values + 1, sizeof *c->skip);
     c->tapes = calloc(3 * n, sizeof *c->tapes);
-    if (!c->device || !c->time || !c->boundary || !c->skip || !c->tapes) {
+    c->link = calloc(n, sizeof *c->link);
+    if (!c->device || !c->time || !c->boundary || !c->skip || !c->tapes || !c->link) {
         gpp__search_costs_release(c);
         return gpp__fail(err, GPP_ENOMEM, "costs of %zu layers in %zu partitions", layers, n);
     }
@@ -60,6 +62,13 @@ static bool may_be_on(const gpp__choice *choice, int u, int j)
            strcmp(placed, choice->site->name[choice->site->device_of[j]]) == 0;
 }
 
+/* The device of a cluster that partition j is on; NULL: there is no cluster. */
+static const gpp_cluster_device *described_at(const gpp__choice *choice, int j)
+{
+    const gpp_cluster *c = choice->search->options.forecast.cluster;
+    return c ? &c->device[choice->site->described[choice->site->device_of[j]]] : NULL;
+}
+
 static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp__site *site = choice->site;
@@ -69,6 +78,8 @@ static void time_layers(gpp__search_costs *c, const gpp__choice *choice)
         const gpp_profile *p =
             gpp__site_profile(site, site->kind[site->device_of[j]], choice->pieces.rows);
         double scale = (double)choice->pieces.rows / (double)gpp__profile_rows(p);
+        const gpp_cluster_device *described = described_at(choice, j);
+        scale /= described ? described->speed : 1;
         for (int u = 0; u < p->layers; u++) {
             const gpp_layer_profile *l = &p->layer[u];
             time[u] = scale * (l->recompute_us + again * l->forward_us + l->backward_us);
@@ -126,6 +137,21 @@ static void price_links(gpp__search_costs *c, const gpp__choice *choice)
     }
 }
 
+/* In a cluster every pair of neighbours has a link. Cores of one node share memory. */
+static void price_pairs(gpp__search_costs *c, const gpp__choice *choice)
+{
+    const gpp_cluster *cluster = choice->search->options.forecast.cluster;
+    c->link[0] = (gpp_link_cost){0, INFINITY};
+    for (int j = 1; cluster && j < choice->site->partitions; j++) {
+        const gpp_cluster_device *a = described_at(choice, j - 1), *b = described_at(choice, j);
+        gpp_cluster_link l = gpp__cluster_link(cluster, a->node, b->node);
+        bool apart = a->node != b->node || (a != b && (a->cores == 0 || b->cores == 0));
+        c->link[j] =
+            apart ? (gpp_link_cost){l.latency_us, l.bytes_per_us} : (gpp_link_cost){0, INFINITY};
+    }
+    c->cut.link = cluster ? c->link : NULL;
+}
+
 static void size_layers(gpp__search_costs *c, const gpp__choice *choice)
 {
     const gpp_profile *p =
@@ -172,7 +198,9 @@ gpp_status gpp__search_costs_init(gpp__search_costs *c, const gpp__choice *choic
     if (status != GPP_OK)
         return status;
     time_layers(c, choice);
-    price_links(c, choice);
+    if (!s->options.forecast.cluster)
+        price_links(c, choice);
+    price_pairs(c, choice);
     size_layers(c, choice);
     size_crossings(c, choice);
     count_copies(c, choice);

@@ -33,7 +33,8 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
         o.checkpoint =
             o.activation_limit || o.profile ? GPP_CHECKPOINT_BUDGET : GPP_CHECKPOINT_NEVER;
     o.memory_limit = 0;
-    status = gpp__recipe_new(&s->plain, copy, &o, NULL, err);
+    const gpp__recipe_site site = {.cluster = s->options.forecast.cluster};
+    status = gpp__recipe_new(&s->plain, copy, &o, &site, err);
     gpp_model_free(copy);
     return status;
 }
@@ -116,7 +117,10 @@ gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balanc
 /* The most partitions that are tried where their number is free. */
 static int most_partitions(const gpp__search *s)
 {
+    const gpp_cluster *cluster = s->options.forecast.cluster;
     int most = s->model->count;
+    if (cluster && cluster->devices < most)
+        most = cluster->devices;
     if (s->pipe.devices && s->pipe.device_count < most)
         most = s->pipe.device_count;
     return s->options.max_partitions && s->options.max_partitions < most ? s->options.max_partitions

@@ -24,6 +24,7 @@ typedef struct gpp__site {
     int *device_of;              /* [partitions] */
     char (*name)[64];            /* [devices] */
     int *kind;                   /* [devices] cores of each; 0: a GPU (gpp__profile_kind) */
+    int *described;              /* [devices] of the cluster, if there is one */
     const char **spec;           /* [partitions] for gpp_pipe_options.devices; into `name`, or the
                                     caller's */
     const gpp_profile **profile; /* [profiles] taken beside the other devices, those of a kind by
@@ -158,6 +159,7 @@ typedef struct gpp__search_costs {
     double *time;            /* [partitions][layers] */
     size_t *boundary, *tape; /* [layers] */
     gpp_skip_cost *skip;
+    gpp_link_cost *link;     /* [partitions] */
     int *tapes, *boundaries; /* [partitions] */
     int *sharers;            /* [devices] partitions there */
 } gpp__search_costs;

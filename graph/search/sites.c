@@ -51,9 +51,85 @@ static gpp_status copy_devices(gpp__site *site, const gpp__device *device, gpp_e
     return GPP_OK;
 }
 
+/* --- a cluster -------------------------------------------------------------------------------- */
+
+/* The kind of the profile by which a device of a cluster is timed: as in forecasts. Without a given
+ * profile, one of a core here is taken. */
+static int kind_described(const gpp__search *s, const gpp_cluster_device *v)
+{
+    const gpp_forecast_options *o = &s->options.forecast;
+    for (int k = 0; k < o->profiles; k++)
+        if (gpp__profile_kind(o->profile[k]) == v->cores)
+            return v->cores;
+    return o->profiles ? gpp__profile_kind(o->profile[0]) : 1;
+}
+
+/* The device of the cluster that partition j is on, by name or, without names, device j. */
+static int find_described(const gpp__search *s, const char *spec, int j, int partitions)
+{
+    const gpp_cluster *c = s->options.forecast.cluster;
+    const char *name;
+    if (!spec)
+        return partitions <= c->devices ? j : (int)((int64_t)j * c->devices / partitions);
+    int node = gpp__ranks_read(spec, &name);
+    return gpp__cluster_find(c, node < 0 ? 0 : node, *name ? name : "cpu");
+}
+
+static void add_described(gpp__site *site, const gpp__search *s, int j, int device)
+{
+    const gpp_cluster *c = s->options.forecast.cluster;
+    const gpp_cluster_device *v = &c->device[device];
+    int d = 0;
+    while (d < site->devices && site->described[d] != device)
+        d++;
+    site->device_of[j] = d;
+    if (d < site->devices)
+        return;
+    site->devices++;
+    site->described[d] = device;
+    site->kind[d] = kind_described(s, v);
+    if (c->nodes > 1)
+        snprintf(site->name[d], sizeof site->name[d], "rank:%d/%s", v->node, v->name);
+    else
+        memcpy(site->name[d], v->name, sizeof v->name);
+}
+
+static gpp_status find_devices_described(gpp__site *site, const gpp__search *s, bool listed,
+                                         gpp_error *err)
+{
+    size_t n = (size_t)site->partitions;
+    site->name = calloc(n, sizeof *site->name);
+    site->kind = calloc(n, sizeof *site->kind);
+    site->described = calloc(n, sizeof *site->described);
+    if (!site->name || !site->kind || !site->described)
+        return gpp__fail(err, GPP_ENOMEM, "%zu devices", n);
+    for (int j = 0; j < site->partitions; j++) {
+        int device = find_described(s, listed ? site->spec[j] : NULL, j, site->partitions);
+        if (device < 0)
+            return gpp__fail(err, GPP_ENODEV,
+                             "partition %d is to be on \"%s\", which the cluster does not have", j,
+                             site->spec[j]);
+        add_described(site, s, j, device);
+    }
+    return GPP_OK;
+}
+
+/* No candidate may need more than the smallest device of the cluster has. */
+static void limit_described(gpp__search *s)
+{
+    const gpp_cluster *c = s->options.forecast.cluster;
+    for (int d = 0; d < c->devices; d++) {
+        size_t has = c->device[d].memory;
+        if (has && (!s->pipe.memory_limit || has < s->pipe.memory_limit))
+            s->pipe.memory_limit = has;
+    }
+}
+
 static gpp_status find_devices(gpp__site *site, const gpp__search *s, bool listed, gpp_error *err)
 {
     gpp__device *device;
+    if (s->options.forecast.cluster)
+        return find_devices_described(site, s, listed, err);
     gpp__offer offer = gpp__machine_offer(&s->machine);
     if (!listed && !s->gpus)
         offer.gpus = NULL;
@@ -98,6 +174,10 @@ static void limit_memory(gpp__search *s)
 gpp_status gpp__search_machine(gpp__search *s, gpp_error *err)
 {
     const gpp_pipe_options *o = &s->pipe;
+    if (s->options.forecast.cluster) {
+        limit_described(s);
+        return GPP_OK;
+    }
     s->gpus = !o->devices && s->plain->device[0].kind == GPP__DEVICE_CUDA;
     bool may =
         s->gpus || may_be_placed_on_gpus(s->model) ||
@@ -133,6 +213,7 @@ void gpp__site_release(gpp__site *site)
     free(site->device_of);
     free(site->name);
     free(site->kind);
+    free(site->described);
     free(site->spec);
     free(site->profile);
 }
@@ -150,7 +231,7 @@ int64_t gpp__profile_rows(const gpp_profile *p)
 int gpp__site_others(const gpp__site *site, int device)
 {
     int others = 0;
-    for (int d = 0; d < site->devices && site->kind[device]; d++)
+    for (int d = 0; d < site->devices && site->kind[device] && !site->described; d++)
         others += d != device && site->kind[d];
     return others;
 }
@@ -218,10 +299,10 @@ static gpp_status take(gpp__search *s, const gpp__site *site, int device, int64_
     if (!beside)
         return gpp__fail(err, GPP_ENOMEM, "%d devices", site->devices);
     for (int d = 0; d < site->devices && !alone && site->kind[device]; d++)
-        if (d != device && site->kind[d])
+        if (d != device && site->kind[d] && !site->described)
             beside[o.beside_count++] = site->name[d];
     o.beside = o.beside_count ? beside : NULL;
-    o.device = site->name[device];
+    o.device = site->described ? "cpu:0" : site->name[device];
     o.timeout_ms = s->options.forecast.timeout_ms;
     o.seed = s->pipe.seed;
     o.cuda_math = s->pipe.cuda_math;

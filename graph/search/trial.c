@@ -133,7 +133,8 @@ gpp_status gpp__trials_plan(const gpp__choice *choice, gpp_checkpoint first, gpp
     gpp__choice plain = *choice;
     plain.checkpoint = first;
     gpp_pipe_options o = gpp__choice_options(&plain, trial[first].balance);
-    gpp_status status = gpp__recipe_new(&r, choice->search->model, &o, NULL, err);
+    const gpp__recipe_site site = {.cluster = choice->search->options.forecast.cluster};
+    gpp_status status = gpp__recipe_new(&r, choice->search->model, &o, &site, err);
     if (status != GPP_OK)
         return status;
     gpp__program_cache programs = {.recipe = r};

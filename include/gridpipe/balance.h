@@ -65,6 +65,12 @@ typedef struct gpp_device_cost {
     size_t memory_limit;   /* bytes; 0: none */
 } gpp_device_cost;
 
+/** The link between the devices of two neighbouring partitions. */
+typedef struct gpp_link_cost {
+    double us;           /* to start one transfer, >= 0 */
+    double bytes_per_us; /* > 0; INFINITY: bytes cost no time */
+} gpp_link_cost;
+
 /** What cutting a chain of layers costs. Start from GPP_CUT_COSTS_INIT; arrays that are NULL are
  * all zero. */
 typedef struct gpp_cut_costs {
@@ -89,11 +95,16 @@ typedef struct gpp_cut_costs {
     const int *boundaries;       /* [partitions] the same for tensors that come in or go out, a
                                     tensor and its gradient counting as two if both are there at a
                                     time; NULL: 1 each */
+
+    /* [partitions] between partition j - 1 and j; the first one does not count. What comes in or
+     * goes out, skips also, is transferred over the link to that neighbour. NULL: by link_us and
+     * bytes_per_us of the device. */
+    const gpp_link_cost *link;
 } gpp_cut_costs;
 #define GPP_CUT_COSTS_INIT                                                                         \
     {                                                                                              \
         sizeof(gpp_cut_costs), 0, 0, NULL, NULL, NULL, 0, false, false, NULL, NULL, NULL, NULL,    \
-            NULL, NULL                                                                             \
+            NULL, NULL, NULL                                                                       \
     }
 
 /**
