@@ -2,8 +2,8 @@
  * include/gridpipe/balance.h: where to cut a chain of layers: what layers cost, measured or
  * counted, and cuts by cost.
  *
- * Nothing here needs the task runtime or changes a model. What layers cost is a *profile*: times of
- * each layer run alone on a device, and bytes. It can be kept in a file and used again.
+ * Nothing here needs the task runtime or changes a model. A *profile* says what layers cost: how long
+ * each takes alone on a device, and its bytes. A profile can be kept in a file and used again.
  *
  *     int balance[2];
  *     gpp_balance_by_time(model, 2, 32, NULL, balance, &err);
@@ -43,9 +43,9 @@ GPP_API gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t
  * c(l) = cost[l] - min, sums of c of any two partitions differ by at most max - min. An even cut,
  * but not the best one: the slowest partition may be slower than gpp_balance_minmax's.
  *
- * Parameters and failures as of gpp_balance_minmax. It always ends and leaves no partition empty,
- * unlike torchgpipe's; where torchgpipe's never takes a layer from an empty partition, both give
- * the same answer. The same on every machine, thread-safe.
+ * Parameters and failures are those of gpp_balance_minmax. Unlike torchgpipe's, this version always
+ * ends and leaves no partition empty. Both give the same answer wherever torchgpipe's does not take a
+ * layer from an empty partition. The answer is the same on every machine. Thread-safe.
  */
 GPP_API gpp_status gpp_balance_blocks(size_t layers, const double cost[], size_t partitions,
                                       int balance[], gpp_error *err);
@@ -149,23 +149,24 @@ GPP_API gpp_status gpp_balance_exact(const gpp_cut_costs *costs, int balance[], 
 typedef struct gpp_layer_profile {
     char label[64];
     double forward_us;        /* of a checkpointed micro-batch: nothing is kept */
-    double recompute_us;      /* forward that keeps what the backward needs, in the middle of a
-                                 partition: also the forward of a micro-batch that is not
-                                 checkpointed */
-    double recompute_last_us; /* the same where it is the last of its partition: what its own
-                                 backward does not need is not computed again */
+    double recompute_us;      /* of a forward that keeps what the backward needs, in the middle of a
+                                 partition: a recomputation, or the forward of a micro-batch that is
+                                 not checkpointed */
+    double recompute_last_us; /* the same for the last layer of a partition. Operators whose results
+                                 no backward needs are not computed again */
     double backward_us;
     double error_us;         /* half the width of the 95 % interval of the median, over sweeps, of
                                 forward + recompute + backward */
-    size_t parameter_bytes;  /* that learn; 0 when they are another layer's */
+    size_t parameter_bytes;  /* of parameters that learn; 0 when they are another layer's */
     size_t activation_bytes; /* kept from forward (or recomputation) to backward */
     size_t output_bytes;     /* of the tensors from this layer to the next */
     size_t skip_bytes;       /* of skips that are alive between this layer and the next */
 } gpp_layer_profile;
 
-/** One of the operators a layer is made of: what a layer's times are sums of, and what times of
- * partitions are predicted from, since not every operator runs in a recomputation. Changes of
- * memory layout, and the forks where a tensor is wanted several times, are operators, too. */
+/** One of the operators a layer is made of. A layer's times are sums of its operators' times. Times
+ * of partitions are predicted from operators, since not every operator runs in a recomputation.
+ * Changes of memory layout are operators, too, and so are the forks of a tensor that is wanted
+ * several times. */
 typedef struct gpp_operator_profile {
     int layer;         /* whose it is */
     char name[32];     /* "conv2d" */
@@ -184,11 +185,11 @@ typedef struct gpp_profile {
     bool precise; /* every layer is known as precisely as was asked for (gpp_profile_options) */
     int operators;
     gpp_operator_profile *op; /* [operators] in the order in which they run */
-    int beside;               /* devices that ran the same meanwhile */
-    double bytes_per_us;      /* memory the device reads and writes in a microsecond, adding a block
-                                 to another that no cache holds; 0: not measured */
-    char gpu[64];             /* what it is called: "NVIDIA H200"; "": cores */
-    gpp_math cuda_math;       /* of a GPU, as in gpp_pipe_options */
+    int beside;               /* other devices that ran the model at the same time */
+    double bytes_per_us; /* of memory that the device reads and writes in a microsecond, when it
+                                 adds two blocks that no cache holds; 0: not measured */
+    char gpu[64];        /* name of the GPU: "NVIDIA H200"; "": cores */
+    gpp_math cuda_math;  /* of a GPU, as in gpp_pipe_options */
     bool cuda_any_algorithm;
     double link_bytes_per_us; /* from the host's memory to the GPU's, or back if that is slower; 0:
                                  not measured */
@@ -197,24 +198,24 @@ typedef struct gpp_profile {
 /** Start from GPP_PROFILE_OPTIONS_INIT; fields may be added at the end. */
 typedef struct gpp_profile_options {
     size_t struct_size; /* set by GPP_PROFILE_OPTIONS_INIT */
-    const char *device; /* as in gpp_pipe_options.devices; NULL: where the only partition of a pipe
-                           without a list is put: a GPU, or, where there is none or a layer has no
-                           functions for one, every core this process may use */
-    double timeout_ms; /* no sweep begins later than this after the first measured one, which always
-                          takes place */
-    double precision;  /* stop when every layer's error_us is at most this part of the layer's time
-                          or, where that is more, of the mean over layers; 0: not before the
-                          timeout */
-    int warmup;        /* sweeps that are not measured, before, >= 0 */
+    const char
+        *device; /* as in gpp_pipe_options.devices. NULL: the device of a pipe of one partition
+                           without a list: a GPU or, where there is none or a layer has no functions
+                           for it, every core this process may use */
+    double timeout_ms; /* no sweep begins later than this after the begin of the first measured one.
+                          One sweep is always measured */
+    double precision;  /* stop when every layer's error_us is at most this part of the layer's time,
+                          or of the mean over layers where that is more; 0: stop at the timeout */
+    int warmup;        /* sweeps before the first measured one, >= 0 */
     int max_sweeps;    /* >= 1 */
     uint64_t seed;     /* of initial parameters, dropout, and the sample */
     const gpp_tensor *sample; /* [inputs] a micro-batch, with `rows` rows; NULL: float32
                                         uniform in [-1, 1), integers 0 */
     const int64_t *rows; /* [GPP_MAX_BATCHES] rows of each mini-batch's piece; NULL: all the same */
     bool sizes_only;     /* nothing runs: no times, and no device */
-    const char *const *beside; /* [beside_count] other devices, which run the same meanwhile, so
-                                  that what devices share (memory, caches, power) is as scarce as
-                                  in a pipe on all of them */
+    const char *const *beside; /* [beside_count] other devices that run the model at the same time.
+                                  What devices share (memory, caches, power) is then as scarce as in
+                                  a pipe on all of them */
     int beside_count;
     gpp_math cuda_math; /* on GPUs, as in gpp_pipe_options */
     bool cuda_any_algorithm;
@@ -227,38 +228,38 @@ typedef struct gpp_profile_options {
     }
 
 /**
- * Run a model, forwards and backwards, and note what each of its operators takes.
+ * Run a model, forwards and backwards, and measure each of its operators.
  *
  * The model is compiled as the only partition of a pipe. A sweep is a training step of one
- * checkpointed micro-batch without loss and update, from the same sample each time: all operators
- * forwards keeping nothing, all again keeping what the backward needs, and backwards, from the same
- * gradient of the outputs (uniform in [-1, 1)), gradients of parameters adding up. So every
- * operator finds its tensors where, and as cold or warm as, in a step; what it took is the time
- * from the end of the one before to its own. Times of an operator are medians over sweeps.
+ * checkpointed micro-batch without loss and update: all operators forwards, keeping nothing; all
+ * operators again, keeping what the backward needs; all backwards. Every sweep starts from the same
+ * sample, and the backwards from the same gradient of the outputs (uniform in [-1, 1)). Gradients of
+ * parameters add up. So every operator finds its tensors where they are in a step, and as warm in
+ * the caches. An operator's time goes from the end of the one before it to its own end. The profile
+ * has the medians over sweeps.
  *
- * Sweeps go on until the medians are known well enough: their intervals are those of order
- * statistics, which assume nothing about the times' distribution: of n sorted times number r and
+ * Sweeps go on until the medians are known well enough. Their confidence intervals are those of order
+ * statistics, which assume nothing about how times are distributed: of n sorted times, number r and
  * number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and Nagaraja,
- * Order Statistics, 3rd ed., 7.1); six sweeps are the least.
+ * Order Statistics, 3rd ed., 7.1). At least six sweeps are needed for that.
  *
- * With options.beside other devices run the same meanwhile, each with parameters and memory of its
- * own, from before the first sweep that is measured to after the last. The model is then cut into
- * as many parts as there are devices, of about equal arithmetic, as in a pipe on them: a sweep goes
- * through one part after the other, twice forwards and twice again and backwards, of which the
- * second time counts, and a device beside goes through one part over and over. What fails there
- * ends the profile as well.
+ * With options.beside, other devices run the model at the same time, each with parameters and memory
+ * of its own, from before the first measured sweep until after the last. The model is then cut into
+ * as many parts as there are devices, with about equal arithmetic, as in a pipe on them. A sweep goes
+ * through one part after the other. It runs each part twice, and the second time counts. A device
+ * beside goes through one part over and over. If one of them fails, the profile fails.
  *
- * On a GPU a sweep is launched as a whole, and events between the operators say when each of them
- * has ended; what an event takes itself is taken off. Operators that are shorter than launching
- * them takes are as long as that, as in a pipe. The profile has a stream, handles and memory of its
- * own; bytes are those of the model as it is compiled for the GPU.
+ * On a GPU a sweep is launched as a whole. Events between the operators say when each of them has
+ * ended; the time of an event itself is subtracted. An operator that is shorter than its launch takes
+ * as long as its launch, as in a pipe. The profile has a stream, handles and memory of its own. Bytes
+ * are those of the model as it is compiled for the GPU.
  *
- * Parameters are initial ones, in memory of the profile's own. It needs the memory of a pipe of one
- * partition without checkpointing for one micro-batch, for each device, and 64 MiB, on a GPU 4 MiB
- * for each of its multiprocessors. Statistics of
- * batch normalisation are made and thrown away. Operators of the user's are called as in training,
- * on threads of the profile's own, with devices beside on several at a time; a failure of theirs
- * ends the profile. Nothing else should run on the cores meanwhile.
+ * Parameters have their initial values, in memory of the profile's own. For each device the profile
+ * needs the memory of a pipe of one partition without checkpointing for one micro-batch, and 64 MiB
+ * more; on a GPU the addition is 4 MiB for each multiprocessor. Statistics of batch normalisation are
+ * made and thrown away. Operators of the caller's are called as in training, on threads of the
+ * profile's own. With devices beside, several of these calls run at once. An operator that fails ends
+ * the profile. Nothing else should run on the cores meanwhile.
  *
  * @param profile  out; NULL on failure. Release with gpp_profile_free
  * @param model    its input must be set; it is not changed
@@ -275,15 +276,16 @@ GPP_API gpp_status gpp_profile_new(gpp_profile **profile, const gpp_model *model
 GPP_API void gpp_profile_free(gpp_profile *profile);
 
 /**
- * Write a profile to a text file: "gridpipe-profile 2", then a line for each of its fields, each
- * layer and each operator; times in nanoseconds. What is said of a GPU has lines of its own, which
- * profiles of cores do not have. An existing file is replaced.
+ * Write a profile to a text file: "gridpipe-profile 2", then a line for each field, each layer and
+ * each operator. Times are in nanoseconds. Profiles of GPUs have some lines more. An existing file is
+ * replaced.
  * @return GPP_OK, GPP_EINVAL (the profile has a time or a label that cannot be written), GPP_EIO
  */
 GPP_API gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err);
 /**
- * Read one. Nothing is guessed: what is missing, malformed or left over is an error, whose message
- * names the file and the line. Files of version 1 have no times of operators and are refused.
+ * Read a profile. Nothing is guessed: a line that is missing, malformed or left over is an error, and
+ * the message names the file and the line. Files of version 1 have no times of operators and are
+ * refused.
  * @return GPP_OK, GPP_EINVAL, GPP_EIO (it cannot be read), GPP_ESYNTAX (it is no profile),
  * GPP_ENOMEM; *profile is NULL then
  */
@@ -299,8 +301,8 @@ GPP_API gpp_status gpp_profile_read(gpp_profile **profile, const char *path, gpp
  * of a profile. (torchgpipe adds up times over sweeps; these are medians, after a warm-up.)
  *
  * @param rows     of a micro-batch
- * @param options  as of gpp_profile_new; without a device it is measured on the first of those that
- * a pipe of so many partitions would be given
+ * @param options  as of gpp_profile_new. Without a device, the model is measured on the first device
+ *                 that a pipe of so many partitions would get
  * @param balance  [partitions] out: layers of each partition, for gpp_pipe_options.balance;
  * untouched on failure
  * @return as gpp_balance_blocks and gpp_profile_new

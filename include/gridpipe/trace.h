@@ -161,15 +161,16 @@ GPP_API gpp_status gpp_trace_read(gpp_trace **trace, const char *path, gpp_error
 
 /** What a device did in a step. The seven parts from busy to drain add up to the time it had. */
 typedef struct gpp_trace_share {
-    double span_ms;      /* the step's length; where steps overlap, what of it is the device's: of
-                            all steps together every moment in which one of them ran, once */
+    double span_ms;      /* the step's length. Where steps overlap: the device's share of it. Over
+                            all steps together, every moment in which a step ran counts once */
     double busy_ms;      /* it ran tasks */
     double warm_up_ms;   /* idle before its first task */
-    double transfer_ms;  /* idle, its next task ready but for data on another memory node */
-    double runtime_ms;   /* idle, its next task ready and its data there */
-    double imbalance_ms; /* idle, its next task not ready, as far as it would have been had every
-                            partition's tasks of a kind taken the same time */
-    double data_ms;      /* idle, its next task not ready, otherwise: the order has it wait */
+    double transfer_ms;  /* idle; its next task waits only for data from another memory node */
+    double runtime_ms;   /* idle; its next task is ready, and the data is there */
+    double imbalance_ms; /* idle; its next task is not ready, but would be if tasks of a kind took
+                            the same time in all partitions */
+    double data_ms;      /* idle; its next task is not ready, and would not be then either: the
+                            schedule makes it wait */
     double drain_ms;     /* idle after its last task */
     int tasks;
 } gpp_trace_share;
@@ -184,28 +185,29 @@ typedef struct gpp_trace_cell {
 
 typedef struct gpp_trace_report {
     const gpp_trace *trace;
-    double *step_ms;        /* [steps] from the start of its first task to the end of its last */
-    double *bound_ms;       /* [steps] the same with nothing but tasks and what they wait for: each
-                               other, and a device that has not done with the step before */
-    double *gap_ms;         /* [steps] from the end of the last task of the step before to the start
+    double *step_ms;   /* [steps] from the start of its first task to the end of its last */
+    double *bound_ms;  /* [steps] the same if tasks waited for nothing but each other, and for
+                               devices that are not done with the step before */
+    double *gap_ms;    /* [steps] from the end of the last task of the step before to the start
                                of its first; negative: they overlap; 0 for the first */
-    double *period_ms;      /* [steps] from the end of the last task of the step before to that of
-                               its own, what it has added to the whole; of the first its length */
+    double *period_ms; /* [steps] from the end of the last task of the step before to the end of
+                               its own last task: what the step has added to the whole. For the
+                               first step, its length */
     gpp_trace_share *share; /* [steps][devices] */
     gpp_trace_share *all;   /* [devices] of all steps together */
     int cells;
     gpp_trace_cell *cell; /* [cells] by kind, then partition */
     double planned_ms;    /* of a step, as planned; NAN: not known */
-    double *of_plan;      /* [steps] its length by that; NAN: not known, or it has other tasks than
-                             planned (an evaluation, ...) */
+    double *of_plan;      /* [steps] step_ms divided by planned_ms; NAN: not known, or the step has
+                             other tasks than planned (an evaluation, ...) */
 } gpp_trace_report;
 
 /**
  * Sum up a trace.
  *
- * What tasks wait for is taken from what they are: a forward for that of the partition before, a
- * backward for that of the partition behind, or the loss. Imbalance is found by running every
- * step's tasks once more in their order with the mean time of their kind.
+ * What a task waits for follows from its kind: a forward waits for the forward of the partition
+ * before; a backward waits for the backward of the partition behind, or for the loss. To find the
+ * imbalance, every step's tasks are run once more in their order, each with the mean time of its kind.
  *
  * Steps may overlap (gpp_pipe_submit). A device's time between two of its steps belongs to the
  * first until that has ended everywhere, then to the second.
