@@ -2,8 +2,8 @@
  * include/gridpipe/balance.h: where to cut a chain of layers: what layers cost, measured or
  * counted, and cuts by cost.
  *
- * Nothing here needs the task runtime or changes a model. A *profile* says what layers cost: how long
- * each takes alone on a device, and its bytes. A profile can be kept in a file and used again.
+ * Nothing here needs the task runtime or changes a model. A *profile* says what layers cost: how
+ * long each takes alone on a device, and its bytes. A profile can be kept in a file and used again.
  *
  *     int balance[2];
  *     gpp_balance_by_time(model, 2, 32, NULL, balance, &err);
@@ -44,8 +44,8 @@ GPP_API gpp_status gpp_balance_minmax(size_t layers, const double cost[], size_t
  * but not the best one: the slowest partition may be slower than gpp_balance_minmax's.
  *
  * Parameters and failures are those of gpp_balance_minmax. Unlike torchgpipe's, this version always
- * ends and leaves no partition empty. Both give the same answer wherever torchgpipe's does not take a
- * layer from an empty partition. The answer is the same on every machine. Thread-safe.
+ * ends and leaves no partition empty. Both give the same answer wherever torchgpipe's does not take
+ * a layer from an empty partition. The answer is the same on every machine. Thread-safe.
  */
 GPP_API gpp_status gpp_balance_blocks(size_t layers, const double cost[], size_t partitions,
                                       int balance[], gpp_error *err);
@@ -233,33 +233,33 @@ typedef struct gpp_profile_options {
  * The model is compiled as the only partition of a pipe. A sweep is a training step of one
  * checkpointed micro-batch without loss and update: all operators forwards, keeping nothing; all
  * operators again, keeping what the backward needs; all backwards. Every sweep starts from the same
- * sample, and the backwards from the same gradient of the outputs (uniform in [-1, 1)). Gradients of
- * parameters add up. So every operator finds its tensors where they are in a step, and as warm in
- * the caches. An operator's time goes from the end of the one before it to its own end. The profile
- * has the medians over sweeps.
+ * sample, and the backwards from the same gradient of the outputs (uniform in [-1, 1)). Gradients
+ * of parameters add up. So every operator finds its tensors where they are in a step, and as warm
+ * in the caches. An operator's time goes from the end of the one before it to its own end. The
+ * profile has the medians over sweeps.
  *
- * Sweeps go on until the medians are known well enough. Their confidence intervals are those of order
- * statistics, which assume nothing about how times are distributed: of n sorted times, number r and
- * number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and Nagaraja,
- * Order Statistics, 3rd ed., 7.1). At least six sweeps are needed for that.
+ * Sweeps go on until the medians are known well enough. Their confidence intervals are those of
+ * order statistics, which assume nothing about how times are distributed: of n sorted times, number
+ * r and number n+1-r, with the largest r for which 2·P(Binomial(n, 1/2) < r) <= 5 % (David and
+ * Nagaraja, Order Statistics, 3rd ed., 7.1). At least six sweeps are needed for that.
  *
- * With options.beside, other devices run the model at the same time, each with parameters and memory
- * of its own, from before the first measured sweep until after the last. The model is then cut into
- * as many parts as there are devices, with about equal arithmetic, as in a pipe on them. A sweep goes
- * through one part after the other. It runs each part twice, and the second time counts. A device
- * beside goes through one part over and over. If one of them fails, the profile fails.
+ * With options.beside, other devices run the model at the same time, each with parameters and
+ * memory of its own, from before the first measured sweep until after the last. The model is then
+ * cut into as many parts as there are devices, with about equal arithmetic, as in a pipe on them. A
+ * sweep goes through one part after the other. It runs each part twice, and the second time counts.
+ * A device beside goes through one part over and over. If one of them fails, the profile fails.
  *
  * On a GPU a sweep is launched as a whole. Events between the operators say when each of them has
- * ended; the time of an event itself is subtracted. An operator that is shorter than its launch takes
- * as long as its launch, as in a pipe. The profile has a stream, handles and memory of its own. Bytes
- * are those of the model as it is compiled for the GPU.
+ * ended; the time of an event itself is subtracted. An operator that is shorter than its launch
+ * takes as long as its launch, as in a pipe. The profile has a stream, handles and memory of its
+ * own. Bytes are those of the model as it is compiled for the GPU.
  *
  * Parameters have their initial values, in memory of the profile's own. For each device the profile
  * needs the memory of a pipe of one partition without checkpointing for one micro-batch, and 64 MiB
- * more; on a GPU the addition is 4 MiB for each multiprocessor. Statistics of batch normalisation are
- * made and thrown away. Operators of the caller's are called as in training, on threads of the
- * profile's own. With devices beside, several of these calls run at once. An operator that fails ends
- * the profile. Nothing else should run on the cores meanwhile.
+ * more; on a GPU the addition is 4 MiB for each multiprocessor. Statistics of batch normalisation
+ * are made and thrown away. Operators of the caller's are called as in training, on threads of the
+ * profile's own. With devices beside, several of these calls run at once. An operator that fails
+ * ends the profile. Nothing else should run on the cores meanwhile.
  *
  * @param profile  out; NULL on failure. Release with gpp_profile_free
  * @param model    its input must be set; it is not changed
@@ -277,15 +277,15 @@ GPP_API void gpp_profile_free(gpp_profile *profile);
 
 /**
  * Write a profile to a text file: "gridpipe-profile 2", then a line for each field, each layer and
- * each operator. Times are in nanoseconds. Profiles of GPUs have some lines more. An existing file is
- * replaced.
+ * each operator. Times are in nanoseconds. Profiles of GPUs have some lines more. An existing file
+ * is replaced.
  * @return GPP_OK, GPP_EINVAL (the profile has a time or a label that cannot be written), GPP_EIO
  */
 GPP_API gpp_status gpp_profile_write(const gpp_profile *profile, const char *path, gpp_error *err);
 /**
- * Read a profile. Nothing is guessed: a line that is missing, malformed or left over is an error, and
- * the message names the file and the line. Files of version 1 have no times of operators and are
- * refused.
+ * Read a profile. Nothing is guessed: a line that is missing, malformed or left over is an error,
+ * and the message names the file and the line. Files of version 1 have no times of operators and
+ * are refused.
  * @return GPP_OK, GPP_EINVAL, GPP_EIO (it cannot be read), GPP_ESYNTAX (it is no profile),
  * GPP_ENOMEM; *profile is NULL then
  */

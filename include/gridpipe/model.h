@@ -141,13 +141,13 @@ GPP_API gpp_status gpp_verify_skips(const gpp_model *model, char **report, gpp_e
 
 /** Let a layer use the parameters (and buffers) of an earlier layer with the same operator and
  * shapes. Both layers must be on one device. The parameters have the earlier layer's name. Their
- * statistics count all micro-batches of the earlier layer, then all of the later one. @return GPP_OK,
- * GPP_ENOENT, GPP_EINVAL, GPP_ESTATE */
+ * statistics count all micro-batches of the earlier layer, then all of the later one. @return
+ * GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ESTATE */
 GPP_API gpp_status gpp_model_share(gpp_model *model, int layer, int with, gpp_error *err);
 
 /** Put a layer on a device, such as "cpu:0". gpp_pipe_options.devices says what the names are and how
- * placed layers form partitions. Names are compared as they are spelt. NULL: anywhere. @return GPP_OK,
- * GPP_ENOENT, GPP_EINVAL, GPP_ENOMEM */
+ * placed layers form partitions. Names are compared as they are spelt. NULL: anywhere. @return
+ * GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ENOMEM */
 GPP_API gpp_status gpp_model_place(gpp_model *model, int layer, const char *device, gpp_error *err);
 
 /** Turn every batch normalisation that tracks statistics into a deferred one (gridpipe/pipe.h,
@@ -169,10 +169,10 @@ GPP_API gpp_status gpp_model_set_input(gpp_model *model, gpp_dtype dtype, int ra
                                        const int64_t dim[], gpp_error *err);
 
 /**
- * The same for a model whose first layer takes several tensors. Inputs of one batch are cut together.
- * Batches may have different sizes if they are cut into the same number of pieces. An input with
- * GPP_ROWS_FIXED is not cut: every micro-batch gets all of it, and its gradient is the sum over
- * micro-batches. With rank 0 and 1 row it is a scalar.
+ * The same for a model whose first layer takes several tensors. Inputs of one batch are cut
+ * together. Batches may have different sizes if they are cut into the same number of pieces. An
+ * input with GPP_ROWS_FIXED is not cut: every micro-batch gets all of it, and its gradient is the
+ * sum over micro-batches. With rank 0 and 1 row it is a scalar.
  * @param in  [count] 1 ... GPP_MAX_TENSORS; in[0] need not be the batch 0, but some input must
  */
 GPP_API gpp_status gpp_model_set_inputs(gpp_model *model, const gpp_shape in[], int count,

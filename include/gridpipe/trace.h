@@ -207,7 +207,8 @@ typedef struct gpp_trace_report {
  *
  * What a task waits for follows from its kind: a forward waits for the forward of the partition
  * before; a backward waits for the backward of the partition behind, or for the loss. To find the
- * imbalance, every step's tasks are run once more in their order, each with the mean time of its kind.
+ * imbalance, every step's tasks are run once more in their order, each with the mean time of its
+ * kind.
  *
  * Steps may overlap (gpp_pipe_submit). A device's time between two of its steps belongs to the
  * first until that has ended everywhere, then to the second.
