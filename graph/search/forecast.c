@@ -496,17 +496,22 @@ static double both_busy(const forecaster *f, int a, int b)
     return ms;
 }
 
-static void share_busy(forecaster *f)
+/* @return whether a share has changed */
+static bool share_busy(forecaster *f)
 {
     int devices = f->recipe->devices;
+    bool changed = false;
     for (int d = 0; d < devices; d++) {
         double own = f->result.device[d].busy_ms, both = 0;
+        double before = f->busy[d];
         int others = others_of(f->recipe, d);
         for (int e = 0; e < devices; e++)
             both += share_memory(f->recipe, e, d) ? both_busy(f, d, e) : 0;
         f->busy[d] = own > 0 && others > 0 ? both / own / others : 1;
         f->busy[d] = f->busy[d] < 1 ? f->busy[d] : 1;
+        changed |= f->busy[d] != before;
     }
+    return changed;
 }
 
 /* Task times depend on what else runs meanwhile, which depends on task times. So times and simulation
@@ -517,8 +522,8 @@ static gpp_status settle(forecaster *f, gpp_error *err)
     enum { ROUNDS = 4 };
     gpp_status status = GPP_OK;
     for (int k = 0; status == GPP_OK && k < ROUNDS; k++) {
-        if (k > 0)
-            share_busy(f);
+        if (k > 0 && !share_busy(f))
+            break;
         status = time_all(f, err);
         if (status == GPP_OK)
             status = simulate(f, err);
