@@ -1,14 +1,17 @@
 /*
  * tests/test_cluster.c: descriptions of clusters: what is read is written and read as the same, and
- * what is wrong is refused with its line and column.
+ * what is wrong is refused with its line and column. And forecasts and searches for clusters: their
+ * times follow from the description, and nothing of this machine counts. Profiles have made-up times.
  */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/recipe/cluster.h"
 #include "tests/files.h"
+#include "tests/networks.h"
 
 #define HEAD  "gridpipe-cluster 1\nnodes 2\n"
 #define CORES "device 0-1 cpu:0 4 100 1024\n"
@@ -171,4 +174,217 @@ Test(cluster, wrong_calls_are_refused)
     cr_expect_eq(gpp_cluster_write(NULL, "x", &err), GPP_EINVAL);
     cr_expect_eq(gpp_cluster_write(&none, "x", &err), GPP_EINVAL);
     gpp_cluster_free(NULL);
+}
+
+/* --- forecasts and searches ------------------------------------------------------------------- */
+
+enum { LAYERS = 8, FEATURES = 16 };
+
+typedef struct rig {
+    gpp_model *model;
+    gpp_profile *profile;
+    const gpp_profile *list[1];
+    gpp_cluster *cluster;
+    gpp_pipe_options pipe;
+    gpp_forecast_options how;
+} rig;
+
+/* Linears of 1 ms forward and 2 ms backward for 4 rows, and a step of 4 rows for each chunk. */
+static void rig_init(rig *r, const char *cluster, int partitions, int chunks)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    *r = (rig){.pipe = GPP_PIPE_OPTIONS_INIT, .how = GPP_FORECAST_OPTIONS_INIT};
+    r->model = test_model_text("linear out=16; linear out=16; linear out=16; linear out=16;"
+                               "linear out=16; linear out=16; linear out=16; linear out=16");
+    cr_assert_eq(gpp_model_set_input(r->model, GPP_F32, 1, (int64_t[]){FEATURES}, &err), GPP_OK);
+    o.sizes_only = true;
+    cr_assert_eq(gpp_profile_new(&r->profile, r->model, 4, &o, &err), GPP_OK, "%s", err.msg);
+    for (int k = 0; k < LAYERS; k++) {
+        gpp_layer_profile *l = &r->profile->layer[k];
+        r->profile->op[k].forward_us = r->profile->op[k].keep_us = 1000;
+        r->profile->op[k].backward_us = 2000;
+        l->forward_us = l->recompute_us = l->recompute_last_us = 1000;
+        l->backward_us = 2000;
+    }
+    r->profile->threads = 1;
+    cr_assert_eq(parse(&r->cluster, cluster, &err), GPP_OK, "%s", err.msg);
+    r->list[0] = r->profile;
+    r->pipe.partitions = partitions;
+    r->pipe.chunks = chunks;
+    r->pipe.batch = 4 * chunks;
+    r->pipe.loss = "mse";
+    r->pipe.optimizer = "sgd lr=0.1";
+    r->pipe.checkpoint = GPP_CHECKPOINT_NEVER;
+    r->how.profile = r->list;
+    r->how.profiles = 1;
+    r->how.task_us = 0;
+    r->how.cluster = r->cluster;
+}
+
+static void rig_release(rig *r)
+{
+    gpp_cluster_free(r->cluster);
+    gpp_profile_free(r->profile);
+    gpp_model_free(r->model);
+}
+
+static gpp_forecast *foresee(const rig *r)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_forecast *f;
+    cr_assert_eq(gpp_forecast_new(&f, r->model, &r->pipe, &r->how, &err), GPP_OK, "%s", err.msg);
+    return f;
+}
+
+Test(cluster, a_micro_batch_goes_over_the_links_of_the_description)
+{
+    rig r;
+    rig_init(&r,
+             HEAD "device 0 cpu:0 1 100 0\ndevice 1 cpu:0 1 400 12345678\n"
+                  "inside 0-1 0 1\nlink 0 1 3000000 1\nlink 1 0 5000000 1\n",
+             2, 1);
+    gpp_forecast *f = foresee(&r);
+    cr_assert_eq(f->devices, 2);
+    cr_assert_eq(f->links, 2);
+    double bytes = f->link[0].bytes; /* of 4 rows, and what comes with every message */
+    cr_expect(f->link[0].from == 0 && f->link[0].to == 1 && f->link[0].messages == 1);
+    cr_expect(f->link[1].from == 1 && f->link[1].to == 0 && f->link[1].messages >= 1);
+    cr_expect_geq(bytes, 4 * FEATURES * 4);
+    cr_expect_lt(bytes, 4 * FEATURES * 4 + 4096);
+    cr_expect_float_eq(f->link[0].busy_ms, 3 + bytes / 1000, 1e-9);
+    /* Four linears on node 0, four on node 1, which is four times as fast; and back. */
+    double back = 5 + bytes / 1000;
+    cr_expect_float_eq(f->step_ms, 4 + f->link[0].busy_ms + 1 + 2 + back + 8, 1e-9, "%g ms",
+                       f->step_ms);
+    cr_expect_str_eq(f->device[1].name, "rank:1/cpu:0");
+    cr_expect(f->device[1].node == 1 && f->device[1].limit == 12345678);
+    cr_expect_eq(f->device[0].limit, 0);
+    gpp_forecast_free(f);
+    rig_release(&r);
+}
+
+Test(cluster, one_node_is_like_a_machine_with_its_cores)
+{
+    rig r;
+    rig_init(&r, "gridpipe-cluster 1\nnodes 1\ndevice 0 cpu:0 1 100 0\ninside 0 0 1\n", 1, 4);
+    static const char *const device[] = {"cpu:0"};
+    r.pipe.devices = device;
+    r.pipe.device_count = 1;
+    gpp_forecast *there = foresee(&r);
+    r.how.cluster = NULL;
+    gpp_forecast *here = foresee(&r);
+    cr_expect_eq(here->step_ms, there->step_ms);
+    cr_expect_eq(here->device[0].bytes, there->device[0].bytes);
+    cr_expect_str_eq(here->device[0].name, there->device[0].name);
+    cr_expect_eq(there->links, 0);
+    cr_assert_eq(here->tasks, there->tasks);
+    for (int k = 0; k < here->tasks; k++)
+        cr_expect_eq(here->task[k].start_ms, there->task[k].start_ms);
+    gpp_forecast_free(here);
+    gpp_forecast_free(there);
+    rig_release(&r);
+}
+
+Test(cluster, live_bytes_and_links_are_within_what_there_is)
+{
+    rig r;
+    rig_init(&r,
+             "gridpipe-cluster 1\nnodes 4\ndevice 0-3 cpu:0 1 100 0\ndevice 0-3 cuda:1 0 500 0\n"
+             "inside 0-3 1000 10000\nlink 0-3 0-3 30000 1200\n",
+             8, 6);
+    r.pipe.clip_norm = 1;
+    for (int mode = 0; mode < 3; mode++) {
+        r.pipe.checkpoint = (gpp_checkpoint)mode;
+        gpp_forecast *f = foresee(&r);
+        cr_assert_eq(f->devices, 8);
+        for (int d = 0; d < 8; d++)
+            cr_expect_leq(f->device[d].live_bytes, f->device[d].bytes);
+        cr_expect_gt(f->links, 5);
+        for (int k = 0; k < f->links; k++)
+            cr_expect_leq(f->link[k].busy_ms, f->step_ms);
+        for (int k = 0; k < f->tasks; k++)
+            cr_expect(f->task[k].start_ms >= 0 && f->task[k].stop_ms <= f->step_ms);
+        gpp_forecast_free(f);
+    }
+    rig_release(&r);
+}
+
+Test(cluster, wrong_questions_are_refused)
+{
+    rig r;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_forecast *f;
+    rig_init(&r, HEAD CORES LINKS, 2, 2);
+    static const char *const missing[] = {"rank:0/cpu:0", "rank:1/cpu:5"};
+    static const char *const beyond[] = {"rank:0/cpu:0", "rank:2/cpu:0"};
+    r.pipe.devices = missing;
+    r.pipe.device_count = 2;
+    cr_expect_eq(gpp_forecast_new(&f, r.model, &r.pipe, &r.how, &err), GPP_ENODEV);
+    cr_expect_str_eq(err.msg, "partition 1 is to be on \"cpu:5\", which node 1 of the cluster does "
+                              "not have");
+    err = (gpp_error)GPP_ERROR_INIT;
+    r.pipe.devices = beyond;
+    cr_expect_eq(gpp_forecast_new(&f, r.model, &r.pipe, &r.how, &err), GPP_ENODEV);
+    err = (gpp_error)GPP_ERROR_INIT;
+    r.pipe.devices = NULL;
+    r.pipe.device_count = 0;
+    r.cluster->link[1].bytes_per_us = 0;
+    cr_expect_eq(gpp_forecast_new(&f, r.model, &r.pipe, &r.how, &err), GPP_EINVAL);
+    rig_release(&r);
+}
+
+Test(cluster, a_search_finds_the_pipe_for_a_cluster)
+{
+    rig r;
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_plan_options o = GPP_PLAN_OPTIONS_INIT;
+    gpp_plan_table *t;
+    rig_init(&r,
+             "gridpipe-cluster 1\nnodes 64\ndevice 0-63 cpu:0 1 100 1000000000\n"
+             "inside 0-63 1000 20000\nlink 0-63 0-63 1000 20000\n",
+             0, 64);
+    o.chunks = 64;
+    o.forecast = r.how;
+    cr_assert_eq(gpp_plan_search(&t, r.model, &r.pipe, &o, &err), GPP_OK, "%s", err.msg);
+    const gpp_candidate *best = &t->candidate[t->best];
+    cr_expect_eq(best->partitions, LAYERS, "as many as there are layers");
+    cr_expect_str_eq(best->device[7], "rank:7/cpu:0");
+    cr_expect_eq(t->profiles, 0, "nothing was measured");
+    const gpp_pipe_options asked = r.pipe;
+    gpp_plan_apply(t, t->best, &r.pipe, &err);
+    gpp_forecast *f = foresee(&r);
+    cr_expect_float_eq(f->step_ms, best->step_ms, 1e-9);
+    gpp_forecast_free(f);
+    gpp_plan_free(t);
+    r.pipe = asked;
+    r.cluster->device[0].memory = 2048; /* the smallest counts */
+    cr_expect_eq(gpp_plan_search(&t, r.model, &r.pipe, &o, &err), GPP_ENOMEM);
+    gpp_plan_free(t);
+    rig_release(&r);
+}
+
+/* Layer 0 has cheap edges to the next one, but the link behind node 0 is slow: the cut avoids large
+ * tensors there, though another cut would be more even. */
+Test(cluster, the_cut_knows_which_link_is_slow)
+{
+    static const size_t bytes[] = {100, 1, 100, 100, 100, 0};
+    static const double time[] = {1, 1, 1, 1, 1, 1};
+    const gpp_device_cost device[] = {
+        {time, 0, INFINITY, 0}, {time, 0, INFINITY, 0}, {time, 0, INFINITY, 0}};
+    const gpp_link_cost slow_first[] = {{0, INFINITY}, {0, 10}, {0, 1000}},
+                        slow_last[] = {{0, INFINITY}, {0, 1000}, {0, 10}};
+    gpp_cut_costs c = GPP_CUT_COSTS_INIT;
+    gpp_error err = GPP_ERROR_INIT;
+    int balance[3];
+    c.layers = 6;
+    c.partitions = 3;
+    c.device = device;
+    c.boundary_bytes = bytes;
+    c.link = slow_first;
+    cr_assert_eq(gpp_balance_exact(&c, balance, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(balance[0], 2, "the small tensor goes over the slow link");
+    c.link = slow_last;
+    cr_assert_eq(gpp_balance_exact(&c, balance, NULL, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(balance[0] + balance[1], 2, "the small tensor goes over the slow link");
 }

@@ -210,6 +210,71 @@ static const struct link_case {
     {"a workspace is not sent", {{0, 1, "w0"}, {1, 1, "s0"}}, {0, 0}, 0},
 };
 
+/* A device of -1 is a message. All go over wire 0. */
+static const struct order_case message_cases[] = {
+    {"a message is sent when it is written, though its reader's device works",
+     {{0, 1, "w0"}, {-1, 0.5, "r0 w1"}, {1, 2, "w2"}, {1, 1, "r1"}},
+     {0, 1, 0, 2}},
+    {"its reader waits for it", {{0, 1, "w0"}, {-1, 0.5, "r0 w1"}, {1, 1, "r1"}}, {0, 1, 1.5}},
+    {"it waits for the receiver's memory",
+     {{0, 1, "w0"}, {1, 3, "w1"}, {-1, 0.5, "r0 w1"}, {1, 1, "r1"}},
+     {0, 0, 3, 3.5}},
+    {"the sender's memory is free when it has been sent",
+     {{0, 1, "w0"}, {-1, 2, "r0 w1"}, {0, 1, "w0"}},
+     {0, 1, 3}},
+    {"a wire sends one at a time",
+     {{0, 1, "w0 w1"}, {-1, 0.5, "r0 w2"}, {-1, 0.5, "r1 w3"}, {1, 1, "r3"}, {2, 1, "r2"}},
+     {0, 1, 1.5, 2, 1.5}},
+    {"a message that can go does not wait for one that cannot",
+     {{0, 1, "w0 w1"}, {1, 4, "w2"}, {-1, 0.5, "r0 w2"}, {-1, 0.5, "r1 w3"}, {2, 1, "r3"}},
+     {0, 0, 4, 1, 1.5}},
+};
+
+static void expect_starts(const struct order_case *c, script *s)
+{
+    gpp__sim_result r = run(&s->spec);
+    for (size_t t = 0; t < s->spec.tasks; t++) {
+        cr_expect_eq(r.start_ms[t], c->start[t], "%s: task %zu starts at %g, not %g", c->why, t,
+                     r.start_ms[t], c->start[t]);
+        cr_expect_eq(r.stop_ms[t], c->start[t] + c->line[t].ms, "%s", c->why);
+    }
+    for (int d = 0; d < MAX_DEVICES; d++) {
+        const gpp__sim_device *v = &r.device[d];
+        double all = v->busy_ms + v->warm_up_ms + v->transfer_ms + v->wait_ms + v->drain_ms;
+        cr_expect(about(all, r.end_ms), "%s: device %d has %g ms of %g", c->why, d, all, r.end_ms);
+    }
+    gpp__sim_release(&r);
+}
+
+Test(simulate, messages_are_pushed_one_at_a_time_over_a_wire)
+{
+    for (size_t k = 0; k < sizeof message_cases / sizeof *message_cases; k++) {
+        script s;
+        script_init(&s, message_cases[k].line);
+        s.spec.wires = 1;
+        expect_starts(&message_cases[k], &s);
+    }
+}
+
+Test(simulate, messages_over_different_wires_do_not_wait_for_each_other)
+{
+    static const struct order_case c = {
+        "two wires",
+        {{0, 1, "w0 w1"}, {-1, 0.5, "r0 w2"}, {-1, 0.5, "r1 w3"}, {1, 1, "r3"}, {2, 1, "r2"}},
+        {0, 1, 1, 1.5, 1.5}};
+    script s;
+    script_init(&s, c.line);
+    s.spec.wires = 2;
+    s.task[2].wire = 1;
+    expect_starts(&c, &s);
+    gpp__sim_result r;
+    gpp_error err = GPP_ERROR_INIT;
+    s.task[2].wire = 2;
+    cr_expect_eq(gpp__simulate(&s.spec, &r, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "message 2 goes over wire 2, there are 2"), "%s", err.msg);
+    gpp__sim_release(&r);
+}
+
 Test(simulate, data_is_sent_to_where_it_is_read)
 {
     for (size_t k = 0; k < sizeof link_cases / sizeof *link_cases; k++) {
