@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Prints the table of docs/scaling.md: steps of pipes over 1 to 512 nodes, all of them simulated.
+#
+#     bash docs/scaling.sh [GRIDPIPE]
+#
+# Nothing is measured, so the table is the same on every machine: the profile is written here, with
+# 10 ms for a forward of a layer and 20 ms for its backward. The command is build/release/tools/gridpipe
+# or the one that is named.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+gridpipe=${1:-$here/../build/release/tools/gridpipe}
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+
+# A model of $1 equal layers, one for each device.
+model() { yes "linear out=256" | head -n "$1" | paste -sd ';'; }
+
+profile() {
+  printf 'gridpipe-profile 2\ndevice cpu:0\nthreads 1\nbeside 0\nbytes_per_us 20000\nrows 256 0 0 0\n'
+  printf 'sweeps 1\nprecise 1\nlayers %d\noperators %d\n' "$1" "$1"
+  for ((k = 0; k < $1; k++)); do
+    printf 'layer linear%d 10000000 10000000 0 20000000 0 263168 0 262144 0\n' "$k"
+  done
+  for ((k = 0; k < $1; k++)); do
+    printf 'operator %d linear 10000000 10000000 20000000\n' "$k"
+  done
+}
+
+# A cluster of $1 nodes of one device each, whose links take $2 ns and send $3 bytes/us.
+cluster() {
+  printf 'gridpipe-cluster 1\nnodes %d\ndevice 0-%d cpu:0 1 100 8589934592\n' "$1" $(($1 - 1))
+  printf 'inside 0-%d 1000 20000\n' $(($1 - 1))
+  [ "$1" = 1 ] || printf 'link 0-%d 0-%d %d %d\n' $(($1 - 1)) $(($1 - 1)) "$2" "$3"
+}
+
+# Step in ms, part of the time in which devices work, bytes of the first device.
+plan() { # nodes chunks schedule
+  "$gridpipe" plan --machine "$work/cluster" --profile "$work/profile" --model "$(model "$1")" \
+    --input 256 --batch $(($2 * 256)) --loss mse --optimizer "sgd lr=0.1" \
+    --pipe "balance=$(yes 1 | head -n "$1" | paste -sd ,) chunks=$2 schedule=$3" |
+    awk '/^predicted/ { ms = $2; for (k = 1; k < NF; k++) if ($k == "idle") idle = $(k + 1) }
+         /^(rank:0\/)?cpu:0 +0 / { bytes = $3 " " $4 }
+         END { printf " %.0f | %.1f %% | %s |", ms, 100 - idle, bytes }'
+}
+
+echo "| devices | micro-batches | gpipe, ms | busy | first device | 1f1b, ms | busy | first device | 1f1b on 1 Gbit/s, ms | busy | first device |"
+echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+for nodes in 1 2 4 8 16 32 64 128 256 512; do
+  chunks=$((nodes < 4 ? 8 : 2 * nodes))
+  profile "$nodes" > "$work/profile"
+  printf '| %d | %d |' "$nodes" "$chunks"
+  cluster "$nodes" 10000 10000 > "$work/cluster"
+  plan "$nodes" "$chunks" gpipe
+  plan "$nodes" "$chunks" 1f1b
+  cluster "$nodes" 100000 118 > "$work/cluster"
+  plan "$nodes" "$chunks" 1f1b
+  echo
+done
