@@ -34,17 +34,18 @@ cluster() {
   [ "$1" = 1 ] || printf 'link 0-%d 0-%d %d %d\n' $(($1 - 1)) $(($1 - 1)) "$2" "$3"
 }
 
-# Step in ms, part of the time in which devices work, bytes of the first device.
+# Step in ms, part of the time in which devices work, MiB of the fullest device.
 plan() { # nodes chunks schedule
   "$gridpipe" plan --machine "$work/cluster" --profile "$work/profile" --model "$(model "$1")" \
     --input 256 --batch $(($2 * 256)) --loss mse --optimizer "sgd lr=0.1" \
     --pipe "balance=$(yes 1 | head -n "$1" | paste -sd ,) chunks=$2 schedule=$3" |
     awk '/^predicted/ { ms = $2; for (k = 1; k < NF; k++) if ($k == "idle") idle = $(k + 1) }
-         /^(rank:0\/)?cpu:0 +0 / { bytes = $3 " " $4 }
-         END { printf " %.0f | %.1f %% | %s |", ms, 100 - idle, bytes }'
+         /^(rank:[0-9]+\/)?cpu:0 .* 8.00 GiB / {
+           mib = $3 * ($4 == "GiB" ? 1024 : $4 == "MiB" ? 1 : 1 / 1024); most = mib > most ? mib : most }
+         END { printf " %.0f | %.1f %% | %.1f |", ms, 100 - idle, most }'
 }
 
-echo "| devices | micro-batches | gpipe, ms | busy | first device | 1f1b, ms | busy | first device | 1f1b on 1 Gbit/s, ms | busy | first device |"
+echo "| devices | micro-batches | gpipe, ms | busy | MiB | 1f1b, ms | busy | MiB | 1f1b on 1 Gbit/s, ms | busy | MiB |"
 echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 for nodes in 1 2 4 8 16 32 64 128 256 512; do
   chunks=$((nodes < 4 ? 8 : 2 * nodes))
