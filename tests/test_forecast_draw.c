@@ -43,12 +43,15 @@ static gpp__sim_result simulate(const gpp__plan *plan)
     gpp__sim_buffer *buffer = calloc(plan->buffers, sizeof *buffer);
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        task[k] = (gpp__sim_task){t->device, t->access_count, t->access, ms_of(t)};
+        task[k] = (gpp__sim_task){
+            .device = t->device, .accesses = t->access_count, .access = t->access, .ms = ms_of(t)};
     }
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        buffer[k] =
-            (gpp__sim_buffer){b->bytes << 12, b->device, b->other, b->cls <= GPP__OPTIMIZER, false};
+        buffer[k] = (gpp__sim_buffer){.bytes = b->bytes << 12,
+                                      .device = b->device,
+                                      .other = b->other,
+                                      .lasting = b->cls <= GPP__OPTIMIZER};
     }
     gpp__sim_spec spec = {.devices = plan->shape.devices,
                           .tasks = plan->tasks,
@@ -69,8 +72,15 @@ static void fill_devices(gpp_forecast *f, const gpp__sim_result *r)
     for (int d = 0; d < f->devices; d++) {
         const gpp__sim_device *s = &r->device[d];
         f->device[d] = (gpp_forecast_device){
-            name[d],    d + 1,       s->busy_ms, s->warm_up_ms, s->transfer_ms,
-            s->wait_ms, s->drain_ms, s->bytes,   s->live_bytes,
+            .name = name[d],
+            .threads = d + 1,
+            .busy_ms = s->busy_ms,
+            .warm_up_ms = s->warm_up_ms,
+            .transfer_ms = s->transfer_ms,
+            .wait_ms = s->wait_ms,
+            .drain_ms = s->drain_ms,
+            .bytes = s->bytes,
+            .live_bytes = s->live_bytes,
         };
         f->bubble += 1 - s->busy_ms / r->end_ms;
     }
