@@ -431,9 +431,9 @@ static bool on_end(simulation *s, size_t k, double now)
     return let_go_of_task(s, k, now);
 }
 
-/* Send a message as soon as its wire has sent those before it. The contents of a rank's buffer are on
- * the node where its last task wrote it, or where the buffer is at first; the way to and from the
- * host's memory is part of the wire. */
+/* Send a message as soon as its wire has sent those before it. The contents of a rank's buffer are
+ * on the node where its last task wrote it, or where the buffer is at first; the way to and from
+ * the host's memory is part of the wire. */
 static void send_message(simulation *s, size_t k, double now)
 {
     const gpp__sim_task *t = &s->spec->task[k];

@@ -9,10 +9,10 @@
  * sender's buffer is there as well, the data goes out under that number. So data always finds its
  * receive posted: MPI never stores it, and tags of 64 bits are exact, although MPI's have 31.
  *
- * StarPU-MPI (1.3.10) does the same with starpu_mpi_issend_detached, but its thread spins, and it can
- * neither give up a message nor report a failure of MPI. Two ranks of one core each, GPipe with m =
- * 8, cells of 10 ms and 256 KiB between them: steps took 262 to 265 ms this way and 296 to 370 ms
- * with StarPU-MPI; its messages of 64 KiB took 25 to 32 us, these 50.
+ * StarPU-MPI (1.3.10) does the same with starpu_mpi_issend_detached, but its thread spins, and it
+ * can neither give up a message nor report a failure of MPI. Two ranks of one core each, GPipe with
+ * m = 8, cells of 10 ms and 256 KiB between them: steps took 262 to 265 ms this way and 296 to 370
+ * ms with StarPU-MPI; its messages of 64 KiB took 25 to 32 us, these 50.
  */
 #ifndef GPP_MPI_INTERNAL_H
 #define GPP_MPI_INTERNAL_H

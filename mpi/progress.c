@@ -2,13 +2,13 @@
  * mpi/progress.c: the thread that makes all MPI calls while a communicator exists.
  *
  * MPI moves large messages only inside its own calls, and tells nobody when something has arrived:
- * somebody has to look. This thread looks, then naps for a sixteenth of the time since it last found
- * something, 5 us at least and 200 us at most. So a message is late by at most a sixteenth of the
- * time that it was waited for, and a long wait costs its core a few percent. Where nothing is under
- * way the thread waits for work, and looks for signs of life a hundred times a second.
+ * somebody has to look. This thread looks, then naps for a sixteenth of the time since it last
+ * found something, 5 us at least and 200 us at most. So a message is late by at most a sixteenth of
+ * the time that it was waited for, and a long wait costs its core a few percent. Where nothing is
+ * under way the thread waits for work, and looks for signs of life a hundred times a second.
  *
- * It never calls sched_yield: where a task runs on the same core, that gives the task a slice of 3 ms,
- * while a thread that wakes from a nap interrupts it.
+ * It never calls sched_yield: where a task runs on the same core, that gives the task a slice of 3
+ * ms, while a thread that wakes from a nap interrupts it.
  *
  * Nothing here blocks inside MPI, so whatever other ranks do, the thread can be told to give up
  * messages, and to end.
@@ -482,9 +482,9 @@ static bool may_end(gpp__mpi *c)
     return true;
 }
 
-/* The thread runs for a few microseconds at a time, but should do so at once, also on a core where a
- * task runs. Linux 6.12 and later let a thread whose slice is short interrupt others when it wakes;
- * before, the slice has no effect. Timers are late by 50 us unless told otherwise. */
+/* The thread runs for a few microseconds at a time, but should do so at once, also on a core where
+ * a task runs. Linux 6.12 and later let a thread whose slice is short interrupt others when it
+ * wakes; before, the slice has no effect. Timers are late by 50 us unless told otherwise. */
 static void wake_at_once(void)
 {
     struct {

@@ -197,8 +197,9 @@ static struct {
     int comms;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where there are more ranks than cores, mpirun asks Open MPI to yield whenever it finds nothing. Our
- * thread naps anyway; a yield gives its core to the task that runs there for a slice of 3 ms. */
+/* Where there are more ranks than cores, mpirun asks Open MPI to yield whenever it finds nothing.
+ * Our thread naps anyway; a yield gives its core to the task that runs there for a slice of 3
+ * ms. */
 static gpp_status start_mpi(gpp_error *err)
 {
     int runs = 0, over = 0, level;

@@ -14,8 +14,8 @@
  * between polls. It then sleeps until a task is pushed to it: while a step runs, as soon as another
  * thread wants the core; between steps, after a while. It does not sleep in a scheduling context
  * inside the application's StarPU, since tasks of the application do not pass through this policy
- * there and could not wake it; nor, while a step runs, where there are several memory nodes, since it
- * moves data between polls.
+ * there and could not wake it; nor, while a step runs, where there are several memory nodes, since
+ * it moves data between polls.
  */
 #ifndef GPP_SCHED_POLICY_H
 #define GPP_SCHED_POLICY_H

@@ -571,22 +571,21 @@ float *test_probe_results(test_probe *p, int64_t *count)
 /* --- central differences ---------------------------------------------------------------------- */
 
 /*
- * Half the difference of f at at + step·u and at - step·u, against Σ gradient·u, for random signs u:
- * |slope - gradient| <= tolerance · (|gradient| + least). Inputs are a gap apart, or uniform.
+ * Half the difference of f at at + step·u and at - step·u, against Σ gradient·u, for random signs
+ * u: |slope - gradient| <= tolerance · (|gradient| + least). Inputs are a gap apart, or uniform.
  *
  * STRAIGHT: kinks are more than the step away, so there is no truncation error and the step may be
  * large. What is left is rounding: outputs of about s carry errors of 2^-24 s, their sum over n
- * outputs divided by 2·step is about 1e-6 s √n, next to a derivative of about the root of the sum of
- * its squared terms, s √n. Gaps make s up to 20 times a gradient's size: below 1e-4.
- * SUMS: rounding errors below 1e-6 · |x| √n / step next to slopes of √n, with |x| up to 20: 2e-3 at
- * worst for the largest cases, in fact far less, as errors are random.
- * CURVED: a truncation error of step² f'''/6, f''' below 27 (softplus with beta=3): below 5e-4.
- * NORMAL: truncation step²/6 times a third derivative that is some times the gradient's terms, since
- * inputs vary by more than 0.5: below 1e-3; rounding 1e-7 / step times outputs of about 2: 3e-5. All
- * inputs lie within -1 ... 1, apart so that no group has a small variance, whose slopes are steep.
- * ATTENDS: truncation step²/6 times third derivatives of products of three and exponentials, some
- * times the gradient's terms: below 1e-3; rounding 1e-7 · √n / step next to a derivative of about
- * √n: 2e-5.
+ * outputs divided by 2·step is about 1e-6 s √n, next to a derivative of about the root of the sum
+ * of its squared terms, s √n. Gaps make s up to 20 times a gradient's size: below 1e-4. SUMS:
+ * rounding errors below 1e-6 · |x| √n / step next to slopes of √n, with |x| up to 20: 2e-3 at worst
+ * for the largest cases, in fact far less, as errors are random. CURVED: a truncation error of
+ * step² f'''/6, f''' below 27 (softplus with beta=3): below 5e-4. NORMAL: truncation step²/6 times
+ * a third derivative that is some times the gradient's terms, since inputs vary by more than 0.5:
+ * below 1e-3; rounding 1e-7 / step times outputs of about 2: 3e-5. All inputs lie within -1 ... 1,
+ * apart so that no group has a small variance, whose slopes are steep. ATTENDS: truncation step²/6
+ * times third derivatives of products of three and exponentials, some times the gradient's terms:
+ * below 1e-3; rounding 1e-7 · √n / step next to a derivative of about √n: 2e-5.
  */
 static const struct {
     float step;

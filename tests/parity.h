@@ -1,6 +1,6 @@
 /*
- * tests/parity.h: pipes with operators of a user, as the tests of torchgpipe and PyTorch's Pipe have
- * them (tests/PARITY.md).
+ * tests/parity.h: pipes with operators of a user, as the tests of torchgpipe and PyTorch's Pipe
+ * have them (tests/PARITY.md).
  *
  * The oracle is a pipe of one partition and one micro-batch. It has the same seed, and so the same
  * parameters. One operator, `act`, passes its tensors on, takes a given time, keeps a diary and

@@ -28,8 +28,8 @@ gpp_model *test_model_new(const test_model *m);
 gpp_pipe *test_pipe_new(const test_model *m, const gpp_pipe_options *options);
 
 /**
- * Keep the runtime up from one pipe of a test to the next: `.init` and `.fini` of a TestSuite. A test
- * starts it once instead of for each pipe, which saves 10 ms of CPU time for each.
+ * Keep the runtime up from one pipe of a test to the next: `.init` and `.fini` of a TestSuite. A
+ * test starts it once instead of for each pipe, which saves 10 ms of CPU time for each.
  */
 void test_keep_runtime(void);
 void test_release_runtime(void);
@@ -81,8 +81,8 @@ typedef struct test_fault_at {
 extern test_fault_at test_faults[4]; /* by the operator's key `id` */
 extern const gpp_op test_op_faulty;
 
-/** An operator that passes its input on. With waits=1 its n-th backward of this process waits until n
- * recomputations of others with waits=0 have begun, and fails after a minute. */
+/** An operator that passes its input on. With waits=1 its n-th backward of this process waits until
+ * n recomputations of others with waits=0 have begun, and fails after a minute. */
 extern const gpp_op test_op_meet;
 
 /** (a, b) -> (a·b, a+b), as a user would register it. */

@@ -24,9 +24,10 @@ static void need(bool fine, const char *what)
     abort();
 }
 
-/* StarPU's workers pause between two looks for a task, for longer each time, and our policy puts them
- * to sleep after so many looks. Steps of tests are short, and several programs share the cores: with
- * short pauses idle workers sleep sooner, which saves a fifth of the suite's CPU time. */
+/* StarPU's workers pause between two looks for a task, for longer each time, and our policy puts
+ * them to sleep after so many looks. Steps of tests are short, and several programs share the
+ * cores: with short pauses idle workers sleep sooner, which saves a fifth of the suite's CPU
+ * time. */
 __attribute__((constructor)) static void let_idle_workers_sleep_soon(void)
 {
     setenv("STARPU_BACKOFF_MAX", "1", 0);

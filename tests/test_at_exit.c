@@ -140,8 +140,8 @@ static __attribute__((noinline)) bool submit_from_a_frame(void)
     return done;
 }
 
-/* Under AddressSanitizer the frame lies deeper than the calls of exit: it would not have what is read
- * there overlap the fences of theirs. */
+/* Under AddressSanitizer the frame lies deeper than the calls of exit: it would not have what is
+ * read there overlap the fences of theirs. */
 static __attribute__((noinline)) bool submit_from_far_down(void)
 {
 #ifdef __SANITIZE_ADDRESS__

@@ -1,7 +1,7 @@
 /*
  * tests/test_balance.c: cuts of a chain of layers: the best one against every cut there is, block
- * partition against torchgpipe's answers and its own promise; cuts of models by time, by size and by
- * what operators say of their cost.
+ * partition against torchgpipe's answers and its own promise; cuts of models by time, by size and
+ * by what operators say of their cost.
  */
 #include <criterion/criterion.h>
 #include <math.h>

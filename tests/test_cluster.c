@@ -1,7 +1,8 @@
 /*
  * tests/test_cluster.c: descriptions of clusters: what is read is written and read as the same, and
  * what is wrong is refused with its line and column. And forecasts and searches for clusters: their
- * times follow from the description, and nothing of this machine counts. Profiles have made-up times.
+ * times follow from the description, and nothing of this machine counts. Profiles have made-up
+ * times.
  */
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * tests/test_layout.c: what op.c gives all operators: descriptions of tensors, and their two layouts
- * in memory.
+ * tests/test_layout.c: what op.c gives all operators: descriptions of tensors, and their two
+ * layouts in memory.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>

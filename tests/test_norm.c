@@ -1,7 +1,7 @@
 /*
- * tests/test_norm.c: batchnorm, layernorm, groupnorm and instancenorm against the formulas in float64,
- * for the rows of operators.c; and what becomes of batchnorm's statistics. What holds for every
- * operator: test_operators.c.
+ * tests/test_norm.c: batchnorm, layernorm, groupnorm and instancenorm against the formulas in
+ * float64, for the rows of operators.c; and what becomes of batchnorm's statistics. What holds for
+ * every operator: test_operators.c.
  */
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * tests/test_operators.c: what must hold for every operator, over the rows of operators.c: reference
- * vectors, central differences, independence of threads and of how rows are cut, gradients that add
- * up, gradients that are not wanted, work in place; and what operators refuse.
+ * tests/test_operators.c: what must hold for every operator, over the rows of operators.c:
+ * reference vectors, central differences, independence of threads and of how rows are cut,
+ * gradients that add up, gradients that are not wanted, work in place; and what operators refuse.
  *
  * A property that does not hold for an operator says so where it is checked, with the reason.
  */
@@ -146,8 +146,8 @@ static test_probe part_of(const test_probe *whole, int64_t begin, int64_t end, i
     return p;
 }
 
-/* Runs rows begin ... end of the whole probe on their own, and compares. Gradients of parameters are
- * added to `sums`, one array for each. */
+/* Runs rows begin ... end of the whole probe on their own, and compares. Gradients of parameters
+ * are added to `sums`, one array for each. */
 static void expect_part(const test_probe *whole, int64_t begin, int64_t end, int threads,
                         float *const sums[])
 {

@@ -1,6 +1,6 @@
 /*
- * tests/test_ops.c: what single operators do that others do not: initial values, shapes, views, kinks
- * and ties, the masks of dropout. What all of them do: test_operators.c.
+ * tests/test_ops.c: what single operators do that others do not: initial values, shapes, views,
+ * kinks and ties, the masks of dropout. What all of them do: test_operators.c.
  */
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /*
- * tests/test_plan_ranks.c: plans over ranks that share no memory. Each rank goes through its own tasks
- * and its ends of the messages, in the order of the plan. A send ends when the other rank is at its
- * receive of the same message, which is the strictest that message passing can be. Then all ranks
- * come to their ends, and every task reads what the task before it, in the order of one process, has
- * written.
+ * tests/test_plan_ranks.c: plans over ranks that share no memory. Each rank goes through its own
+ * tasks and its ends of the messages, in the order of the plan. A send ends when the other rank is
+ * at its receive of the same message, which is the strictest that message passing can be. Then all
+ * ranks come to their ends, and every task reads what the task before it, in the order of one
+ * process, has written.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>

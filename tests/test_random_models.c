@@ -266,8 +266,8 @@ static gpp_pipe *pipe_of(const job *j, gpp_comm *comm)
     return pipe;
 }
 
-/* Loss, outputs, all gradients, then the parameters after a step. When the call returns on one rank,
- * all ranks have written what is theirs. */
+/* Loss, outputs, all gradients, then the parameters after a step. When the call returns on one
+ * rank, all ranks have written what is theirs. */
 static void run_pipe(job *j, gpp_pipe *pipe, test_trace *t)
 {
     gpp_error err = GPP_ERROR_INIT;

@@ -3,8 +3,8 @@
  * something has failed before its data was written.
  *
  * A rank hears of a failure on another rank only through data. So each task that writes such a
- * buffer leaves a note in it, also when the task does nothing because the step has failed. Each task
- * that reads the buffer looks at the note first.
+ * buffer leaves a note in it, also when the task does nothing because the step has failed. Each
+ * task that reads the buffer looks at the note first.
  */
 #ifndef GPP_TASKS_NOTE_H
 #define GPP_TASKS_NOTE_H

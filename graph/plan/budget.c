@@ -1,7 +1,8 @@
 /*
- * graph/plan/budget.c: with GPP_CHECKPOINT_BUDGET, what each partition keeps of a micro-batch between
- * forward and backward, and what it computes again. The programs' sections and the operators' times
- * become a chain; the chain's best plan (balance/chain.h) becomes the script that the programs follow.
+ * graph/plan/budget.c: with GPP_CHECKPOINT_BUDGET, what each partition keeps of a micro-batch
+ * between forward and backward, and what it computes again. The programs' sections and the
+ * operators' times become a chain; the chain's best plan (balance/chain.h) becomes the script that
+ * the programs follow.
  *
  * Scripts are chosen for the full micro-batches of a step, and the programs of the last micro-batch
  * follow the same scripts: both agree on what is in which buffer. The choice changes no result.
@@ -119,8 +120,8 @@ static gpp_status fail_limit(const gpp__plan_choice *choice, int j, int m, size_
     return GPP_ENOMEM;
 }
 
-/* Choose the best script for partition j within the limit. The chain supposes that tensors fit tightly
- * together; where they do not, it is solved again with a smaller limit. */
+/* Choose the best script for partition j within the limit. The chain supposes that tensors fit
+ * tightly together; where they do not, it is solved again with a smaller limit. */
 static gpp_status choose_script(const gpp__recipe *r, const gpp__plan_choice *choice, int j,
                                 gpp__program_set *full, gpp__program_set *last, int m, size_t limit,
                                 gpp_error *err)
@@ -215,8 +216,8 @@ static gpp_status share_memory(const gpp__recipe *r, const gpp__plan_choice *cho
     return GPP_OK;
 }
 
-/* The rest of a plan depends a little on what is kept, so plan again after the choice, and choose again
- * while the plan is too large. */
+/* The rest of a plan depends a little on what is kept, so plan again after the choice, and choose
+ * again while the plan is too large. */
 static gpp_status choose_by_memory(const gpp__recipe *r, const gpp__plan_choice *choice,
                                    gpp__program_set *full, gpp__program_set *last, int m,
                                    size_t limit[], gpp_error *err)

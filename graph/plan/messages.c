@@ -1,15 +1,15 @@
 /*
  * graph/plan/messages.c: what goes from rank to rank.
  *
- * Ranks share no memory. A buffer that several ranks use has a copy on each of them, and what a task
- * writes on one rank is sent to the others that read it before it is written again. The tasks are
- * gone through in their order of submission. Both ends of a message take it into their own order
- * right behind the task that has written the data.
+ * Ranks share no memory. A buffer that several ranks use has a copy on each of them, and what a
+ * task writes on one rank is sent to the others that read it before it is written again. The tasks
+ * are gone through in their order of submission. Both ends of a message take it into their own
+ * order right behind the task that has written the data.
  *
  * No deadlock: take the first element of that order, task or message, that has not ended. A task
- * comes after all tasks that it needs (graph/plan/order.c) and after the messages with what it reads,
- * so it can run. A message comes after everything that has used its two copies before, so both ends
- * are ready.
+ * comes after all tasks that it needs (graph/plan/order.c) and after the messages with what it
+ * reads, so it can run. A message comes after everything that has used its two copies before, so
+ * both ends are ready.
  *
  * What is in a buffer at the beginning is valid on every rank: it stays from an earlier plan, which
  * has sent it to the ranks that read it.

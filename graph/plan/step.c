@@ -1,6 +1,7 @@
 /*
  * graph/plan/step.c: from a recipe and the rows of a mini-batch to a plan: the rows are cut into
- * micro-batches, programs are compiled for them, and the programs say how many bytes everything takes.
+ * micro-batches, programs are compiled for them, and the programs say how many bytes everything
+ * takes.
  */
 #include "graph/plan/step.h"
 
@@ -111,8 +112,8 @@ static gpp__step_shape step_shape(const gpp__recipe *r, gpp_checkpoint checkpoin
     };
 }
 
-/* How many micro-batches a partition may be ahead of the next one when nothing goes back: one in work,
- * one waiting. */
+/* How many micro-batches a partition may be ahead of the next one when nothing goes back: one in
+ * work, one waiting. */
 enum { EVALUATE_WINDOW = 2 };
 
 /* What a plan is made from. */
@@ -140,8 +141,8 @@ static gpp_status measure(const gpp__recipe *r, const int node_of[], unsigned fl
     return GPP_OK;
 }
 
-/* Some update folds in statistics but waits for no gradient. It has to wait for the whole step, which
- * could still fail. */
+/* Some update folds in statistics but waits for no gradient. It has to wait for the whole step,
+ * which could still fail. */
 static bool commits_early(const gpp__recipe *r, unsigned flags, const sizes *z)
 {
     bool early = false;

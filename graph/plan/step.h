@@ -34,7 +34,8 @@ typedef struct gpp__step_plan {
 } gpp__step_plan;
 
 /**
- * Plan a step of the recipe whose programs are in the cache. Release it with gpp__step_plan_release.
+ * Plan a step of the recipe whose programs are in the cache. Release it with
+ * gpp__step_plan_release.
  * @param choice  NULL: the recipe's
  * @return GPP_OK, GPP_ESHAPE (mini-batches that do not go together), GPP_EINVAL (the schedule cannot
  * run this step), GPP_ENOMEM (also: nothing fits into the limits of GPP_CHECKPOINT_BUDGET), ...

@@ -88,8 +88,8 @@ static bool is_placed(const gpp_model *m)
     return false;
 }
 
-/* The device of layer `u`: its own placement, else that of the nearest placed layer before it, else of
- * the next one behind it. */
+/* The device of layer `u`: its own placement, else that of the nearest placed layer before it, else
+ * of the next one behind it. */
 static const char *device_of_unit(const gpp_model *m, int u)
 {
     int at = u;

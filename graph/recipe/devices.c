@@ -369,8 +369,8 @@ static gpp_status check_placement(const gpp__recipe *r, const gpp_pipe_options *
     return GPP_OK;
 }
 
-/* A loss of the caller's may have no run_cuda, and an optimizer no update_cuda. A build without CUDA
- * has none either, which does not matter to clusters. */
+/* A loss of the caller's may have no run_cuda, and an optimizer no update_cuda. A build without
+ * CUDA has none either, which does not matter to clusters. */
 static gpp_status check_kernels(const gpp__recipe *r, gpp_error *err)
 {
     if (r->cluster)

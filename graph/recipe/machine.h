@@ -1,8 +1,8 @@
 /*
  * graph/recipe/machine.h: the cores and GPUs of this machine, found without starting StarPU.
  *
- * Cores come from hwloc, GPUs from CUDA (machine_cuda.c). While StarPU runs, the GPUs are those that
- * it was started with: a pipe that is made now would find the same.
+ * Cores come from hwloc, GPUs from CUDA (machine_cuda.c). While StarPU runs, the GPUs are those
+ * that it was started with: a pipe that is made now would find the same.
  */
 #ifndef GPP_RECIPE_MACHINE_H
 #define GPP_RECIPE_MACHINE_H
@@ -70,8 +70,8 @@ typedef struct gpp__cuda_mode {
 } gpp__cuda_mode;
 
 /**
- * GPUs that StarPU could be started with or, while it runs, that it has; and why there are not more.
- * Release them, also after a failure.
+ * GPUs that StarPU could be started with or, while it runs, that it has; and why there are not
+ * more. Release them, also after a failure.
  */
 gpp_status gpp__machine_find_gpus(gpp__gpus *gpus, bool running, gpp_error *err);
 /** Bytes that StarPU allocates on a device at most; 0: unknown, as for cores. */
@@ -80,8 +80,8 @@ size_t gpp__machine_memory(const gpp__device *device);
 /**
  * What the calling thread prepares kernels with for a GPU, which becomes its current one. No other
  * thread prepares anything until gpp__machine_prepared, which must follow on the same thread after
- * success and gives the thread its GPU back. The two nest. Kernels may keep the pointer: it is valid
- * until gpp__machine_end_cuda.
+ * success and gives the thread its GPU back. The two nest. Kernels may keep the pointer: it is
+ * valid until gpp__machine_end_cuda.
  * @return GPP_OK, GPP_EUNSUPPORTED (no GPUs in this build), GPP_ENOMEM, GPP_EKERNEL
  */
 gpp_status gpp__machine_prepare(int ordinal, gpp__cuda_mode mode, struct gpp__cuda **cuda,

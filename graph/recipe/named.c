@@ -1,6 +1,6 @@
 /*
- * graph/recipe/named.c: the list of parameters and buffers by name, with the partition and the operator
- * that have them.
+ * graph/recipe/named.c: the list of parameters and buffers by name, with the partition and the
+ * operator that have them.
  *
  * Operators that share parameters appear once, under the owner's name.
  */

@@ -3,8 +3,8 @@
  * optimizer, the cut into partitions, their devices, the edges between them, the schedule.
  *
  * A recipe needs no StarPU and no memory of any device, and nothing changes it but
- * gpp__recipe_freeze. Plans, forecasts, searches and pictures are made from it; a pipe (graph/run) is
- * a recipe and what runs it.
+ * gpp__recipe_freeze. Plans, forecasts, searches and pictures are made from it; a pipe (graph/run)
+ * is a recipe and what runs it.
  *
  *   recipe.c       options checked, the pieces put together
  *   choose.c       loss, optimizer and schedule from their specifications

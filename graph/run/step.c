@@ -35,8 +35,8 @@ static void report(gpp_pipe *p, const gpp__flight *f)
     p->last.known = f->status == GPP_OK;
 }
 
-/* The call does nothing, on any rank. Ranks that differ may have made different plans: drop them, so
- * that all ranks keep the same ones. */
+/* The call does nothing, on any rank. Ranks that differ may have made different plans: drop them,
+ * so that all ranks keep the same ones. */
 static gpp_status refuse(gpp_pipe *p, gpp_status status, gpp_error *err)
 {
     status = gpp__agree(p, "a step", status, 0, err);

@@ -1,7 +1,7 @@
 /*
  * graph/search/by_cost.c: cuts of a model by the time or the memory of its layers, as torchgpipe's
- * balance package makes them (Kim et al., "torchgpipe", arXiv 2004.09910): costs come from a profile,
- * and block partition makes the cut.
+ * balance package makes them (Kim et al., "torchgpipe", arXiv 2004.09910): costs come from a
+ * profile, and block partition makes the cut.
  */
 #include <math.h>
 #include <stdlib.h>

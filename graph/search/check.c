@@ -1,6 +1,6 @@
 /*
- * graph/search/check.c: checks of a search's options. What making a recipe or a forecast would refuse
- * is left to them.
+ * graph/search/check.c: checks of a search's options. What making a recipe or a forecast would
+ * refuse is left to them.
  */
 #include "graph/search/search.h"
 

@@ -1,15 +1,15 @@
 /*
  * graph/search/cut.c: where to cut the model for given devices, pieces and checkpoint mode.
  *
- * gpp_balance_exact gives a start: the cut whose slowest partition is fastest, by the times of single
- * layers and an estimate of bytes. What counts is the step that a forecast predicts and the bytes
- * that the plan has. While the plan is over the limit, the difference between the plan's bytes and
- * the estimate is charged to each partition, and the model is cut again. Then a few layers move over
- * one border at a time, as long as the predicted step gets shorter.
+ * gpp_balance_exact gives a start: the cut whose slowest partition is fastest, by the times of
+ * single layers and an estimate of bytes. What counts is the step that a forecast predicts and the
+ * bytes that the plan has. While the plan is over the limit, the difference between the plan's
+ * bytes and the estimate is charged to each partition, and the model is cut again. Then a few
+ * layers move over one border at a time, as long as the predicted step gets shorter.
  *
- * The *leanest* cut is the one whose fullest device has the fewest bytes, whatever its time. All cuts
- * are tried where there are few; else layers move as above. The leanest cut decides whether anything
- * fits, so the answer does not depend on measured times.
+ * The *leanest* cut is the one whose fullest device has the fewest bytes, whatever its time. All
+ * cuts are tried where there are few; else layers move as above. The leanest cut decides whether
+ * anything fits, so the answer does not depend on measured times.
  */
 #include <math.h>
 #include <stdlib.h>

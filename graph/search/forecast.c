@@ -2,13 +2,14 @@
  * graph/search/forecast.c: a training step predicted. The pipe's recipe gives plan and programs, a
  * profile the times of the operators that run in each of them, the simulator the rest.
  *
- * A GPU is a device with a memory node of its own: it runs one task at a time, and what its tasks read
- * comes over links. Its profile is taken while other devices are idle, since a GPU shares no memory
- * with them. Cores share memory with other cores, so their profile is taken while those work.
+ * A GPU is a device with a memory node of its own: it runs one task at a time, and what its tasks
+ * read comes over links. Its profile is taken while other devices are idle, since a GPU shares no
+ * memory with them. Cores share memory with other cores, so their profile is taken while those
+ * work.
  *
- * Tasks that no profile covers are counted in bytes, at the speed at which the device reads and writes
- * memory: an update reads gradients, parameters and optimizer state and writes the latter two; a loss
- * reads outputs and writes their gradients.
+ * Tasks that no profile covers are counted in bytes, at the speed at which the device reads and
+ * writes memory: an update reads gradients, parameters and optimizer state and writes the latter
+ * two; a loss reads outputs and writes their gradients.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -514,9 +515,9 @@ static bool share_busy(forecaster *f)
     return changed;
 }
 
-/* Task times depend on what else runs meanwhile, which depends on task times. So times and simulation
- * take turns. A few rounds are enough: other busy cores make a device slower by tenths, not by
- * multiples. */
+/* Task times depend on what else runs meanwhile, which depends on task times. So times and
+ * simulation take turns. A few rounds are enough: other busy cores make a device slower by tenths,
+ * not by multiples. */
 static gpp_status settle(forecaster *f, gpp_error *err)
 {
     enum { ROUNDS = 4 };
@@ -606,9 +607,10 @@ static bool fill_devices(const forecaster *f, gpp_forecast *r)
     return true;
 }
 
-/* A lower bound for the step from device d: its cells, the forwards that bring the first micro-batch
- * to it, and the backwards that take the last gradient from it to the first partition. Where backwards
- * are split, only gradients of parameters may be left by then, so the way back does not count. */
+/* A lower bound for the step from device d: its cells, the forwards that bring the first
+ * micro-batch to it, and the backwards that take the last gradient from it to the first partition.
+ * Where backwards are split, only gradients of parameters may be left by then, so the way back does
+ * not count. */
 static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
 {
     const gpp__plan *plan = f->step.plan;

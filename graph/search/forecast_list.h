@@ -1,9 +1,9 @@
 /*
  * graph/search/forecast_list.h: a plan as the list of tasks and messages that the simulator runs.
  *
- * Where ranks share no memory, each has its own copy of a buffer. A message of the plan becomes a task
- * that reads the sender's copy and writes the receiver's. It stands behind the task that has written
- * the data, as it does on both ranks when the pipe runs.
+ * Where ranks share no memory, each has its own copy of a buffer. A message of the plan becomes a
+ * task that reads the sender's copy and writes the receiver's. It stands behind the task that has
+ * written the data, as it does on both ranks when the pipe runs.
  */
 #ifndef GPP_GRAPH_FORECAST_LIST_H
 #define GPP_GRAPH_FORECAST_LIST_H

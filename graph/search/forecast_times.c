@@ -3,8 +3,8 @@
  *
  * For a number of rows without a profile, times lie on the line through the profiles with the next
  * fewer and next more rows, or are in proportion to the nearest profile. Cores share caches, memory
- * and power, so an operator's time lies between its time alone and its time while the other cores are
- * busy, in proportion to how long they are busy.
+ * and power, so an operator's time lies between its time alone and its time while the other cores
+ * are busy, in proportion to how long they are busy.
  */
 #include "graph/search/forecast_times.h"
 

@@ -2,11 +2,11 @@
  * graph/search/least.c: what would fit when nothing does: the smallest limit for this mini-batch,
  * and the largest mini-batch for this limit.
  *
- * Both answers are sharp: what is found fits, and with one byte less or one row more nothing does. The
- * bytes of modes without a budget do not depend on the limit. Whether a plan with a budget exists
- * depends on the limit, so its least limit is found by bisection. Bytes grow with the mini-batch, but
- * for small steps where the number of pieces changes: that is why the next row is tried with all
- * numbers of chunks.
+ * Both answers are sharp: what is found fits, and with one byte less or one row more nothing does.
+ * The bytes of modes without a budget do not depend on the limit. Whether a plan with a budget
+ * exists depends on the limit, so its least limit is found by bisection. Bytes grow with the
+ * mini-batch, but for small steps where the number of pieces changes: that is why the next row is
+ * tried with all numbers of chunks.
  */
 #include <stdlib.h>
 

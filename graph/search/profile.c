@@ -1,6 +1,6 @@
 /*
- * graph/search/profile.c: taking a profile. Options are checked and devices found; layers are compiled
- * for the first device, sized and timed there, while the other devices do the same work.
+ * graph/search/profile.c: taking a profile. Options are checked and devices found; layers are
+ * compiled for the first device, sized and timed there, while the other devices do the same work.
  *
  * The model is read and never written: programs, parameters and records are the profile's own.
  */

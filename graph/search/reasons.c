@@ -2,8 +2,8 @@
  * graph/search/reasons.c: why a candidate was chosen, or what it lacks, in words.
  *
  * A step is the sum of work, recomputation, the runtime's own time, waiting and a rest (losses,
- * updates), each on the average of the devices. The reason why a candidate is slower is the part that
- * exceeds the best candidate's by most.
+ * updates), each on the average of the devices. The reason why a candidate is slower is the part
+ * that exceeds the best candidate's by most.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -92,8 +92,8 @@ static void explain_work(const gpp__search *s, const gpp__considered *e,
                  (long long)rows_of(e, s->pipe.batch));
 }
 
-/* GPipe's bubble of even partitions is (n - 1) / (m + n - 1). If it is much more, the partitions are
- * uneven. */
+/* GPipe's bubble of even partitions is (n - 1) / (m + n - 1). If it is much more, the partitions
+ * are uneven. */
 static void explain_wait(const gpp__considered *e, phrase out)
 {
     const gpp_candidate *c = &e->candidate;

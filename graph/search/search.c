@@ -12,8 +12,8 @@
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-/* The recipe of one partition with all layers, on the first device of the list. Making it checks the
- * options; it gives the bytes of layers. It ignores where layers are placed. */
+/* The recipe of one partition with all layers, on the first device of the list. Making it checks
+ * the options; it gives the bytes of layers. It ignores where layers are placed. */
 static gpp_status make_plain(gpp__search *s, gpp_error *err)
 {
     gpp_model *copy;
@@ -127,8 +127,8 @@ static int most_partitions(const gpp__search *s)
                                                                          : most;
 }
 
-/* Partitions that share a device gain nothing over fewer partitions. So without a list of devices such
- * a site is left out, unless it is asked for or layers are placed so. */
+/* Partitions that share a device gain nothing over fewer partitions. So without a list of devices
+ * such a site is left out, unless it is asked for or layers are placed so. */
 static gpp_status add_site(gpp__search *s, int partitions, bool asked_for, bool *more,
                            gpp_error *err)
 {

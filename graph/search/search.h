@@ -129,8 +129,8 @@ gpp_status gpp__search_profiles(gpp__search *search, gpp_error *err);
 const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t rows);
 /** Devices of the site that share memory with this one. */
 int gpp__site_others(const gpp__site *site, int device);
-/** Find the machine, with its GPUs if candidates may be on some. No candidate may then need more memory
- * than the smallest of these GPUs has. */
+/** Find the machine, with its GPUs if candidates may be on some. No candidate may then need more
+ * memory than the smallest of these GPUs has. */
 gpp_status gpp__search_machine(gpp__search *search, gpp_error *err);
 /** Rows of the micro-batches that a profile was taken with. */
 int64_t gpp__profile_rows(const gpp_profile *profile);
@@ -197,8 +197,8 @@ gpp_status gpp__search_least(gpp__search *search, gpp_plan_table *table, gpp_err
 
 /* --- reasons.c --------------------------------------------------------------------------- */
 
-/** Write the reasons of all entries, which are sorted, and the table's advice. Everything else in the
- * table but its candidates is there. */
+/** Write the reasons of all entries, which are sorted, and the table's advice. Everything else in
+ * the table but its candidates is there. */
 void gpp__search_explain(gpp__search *search, gpp_plan_table *table);
 
 #endif

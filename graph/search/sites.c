@@ -1,17 +1,17 @@
 /*
- * graph/search/sites.c: the devices that pipes of a search would run on (a site), and profiles of the
- * model there.
+ * graph/search/sites.c: the devices that pipes of a search would run on (a site), and profiles of
+ * the model there.
  *
  * One profile serves all devices of a site with as many cores. It is taken while the site's other
  * devices do the same work; a second one is taken while they are idle. A profile that is taken on a
  * GPU, alone, serves all GPUs.
  *
- * Profiles are taken by ascending rows. So what is known about few rows tells what measuring more rows
- * would cost: where a single sweep would take longer than a profile may, or need more memory than all
- * devices are allowed to have, times are taken in proportion instead.
+ * Profiles are taken by ascending rows. So what is known about few rows tells what measuring more
+ * rows would cost: where a single sweep would take longer than a profile may, or need more memory
+ * than all devices are allowed to have, times are taken in proportion instead.
  *
- * A machine that does something else meanwhile only ever makes a profile slower. So profiles that are
- * slower than those of fewer and more rows suggest are taken once more in the end.
+ * A machine that does something else meanwhile only ever makes a profile slower. So profiles that
+ * are slower than those of fewer and more rows suggest are taken once more in the end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -249,8 +249,8 @@ const gpp_profile *gpp__site_profile(const gpp__site *site, int kind, int64_t ro
     return best;
 }
 
-/* A given profile of such a device and so many rows, with the number of busy devices beside it nearest
- * to `others`, or `exactly` that; else one that this search has taken. */
+/* A given profile of such a device and so many rows, with the number of busy devices beside it
+ * nearest to `others`, or `exactly` that; else one that this search has taken. */
 static const gpp_profile *find_profile(const gpp__search *s, int kind, int64_t rows, int others,
                                        bool exactly)
 {
@@ -271,8 +271,8 @@ static const gpp_profile *find_profile(const gpp__search *s, int kind, int64_t r
     return best;
 }
 
-/* By what profiles of fewer rows say, measuring so many rows stays within the time and the memory that
- * a profile may take. */
+/* By what profiles of fewer rows say, measuring so many rows stays within the time and the memory
+ * that a profile may take. */
 static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int kind, int64_t rows)
 {
     const gpp_profile *p = gpp__site_profile(site, kind, rows);
@@ -334,8 +334,8 @@ static bool is_taken(const gpp__search *s, const gpp_profile *p)
     return false;
 }
 
-/* A profile of the same device alone, for every second number of rows and the last: forecasts go along
- * lines in between. None is taken where the first one was given. */
+/* A profile of the same device alone, for every second number of rows and the last: forecasts go
+ * along lines in between. None is taken where the first one was given. */
 static gpp_status add_alone(gpp__search *s, gpp__site *site, int k, gpp_error *err)
 {
     const gpp_profile *p = site->profile[k];
@@ -395,8 +395,8 @@ static const gpp_profile *neighbour(const gpp__site *site, int k, int step)
     return NULL;
 }
 
-/* The profile is slower than its neighbours suggest: slower than the line through both, slower than in
- * proportion to the one with fewer rows, or slower than the one with more rows. */
+/* The profile is slower than its neighbours suggest: slower than the line through both, slower than
+ * in proportion to the one with fewer rows, or slower than the one with more rows. */
 static bool is_doubtful(const gpp__site *site, int k)
 {
     const double much = 1.08; /* real times are not on lines */

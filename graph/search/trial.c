@@ -1,6 +1,6 @@
 /*
- * graph/search/trial.c: what one pipe would do: the step by a forecast, or the bytes alone by a plan,
- * which is cheaper.
+ * graph/search/trial.c: what one pipe would do: the step by a forecast, or the bytes alone by a
+ * plan, which is cheaper.
  */
 #include <stdlib.h>
 
@@ -55,8 +55,8 @@ static double whole_work_ms(const gpp__choice *choice)
     return 1e-3 * us * pieces / site->devices;
 }
 
-/* Split the step into its parts, on the average of devices. With a budget, backwards contain what is
- * computed again. */
+/* Split the step into its parts, on the average of devices. With a budget, backwards contain what
+ * is computed again. */
 static void add_up(const gpp__choice *choice, gpp__trial *t, const gpp_forecast *f, double task_ms)
 {
     double part[3] = {0};

@@ -20,8 +20,8 @@ GPP_BEGIN_DECLS
 typedef struct gpp_comm gpp_comm;
 
 /**
- * Ranks that are threads of this process: for tests, and for trying a program without MPI. Each rank
- * is used by a thread of its own.
+ * Ranks that are threads of this process: for tests, and for trying a program without MPI. Each
+ * rank is used by a thread of its own.
  * @param comm  [size] out: rank k is comm[k]; free each of them with gpp_comm_free
  * @return GPP_OK, GPP_EINVAL (size < 1) or GPP_ENOMEM
  */
@@ -32,9 +32,9 @@ GPP_API int gpp_comm_rank(const gpp_comm *comm);
 GPP_API int gpp_comm_size(const gpp_comm *comm);
 
 /**
- * After so many seconds without a sign of life from a rank, the others stop waiting for it: the call
- * fails with GPP_ETIMEDOUT, and the communicator and its pipes can only be freed. It is 0 at first:
- * ranks wait for ever. gpp_pipe_set_watchdog sets it, too.
+ * After so many seconds without a sign of life from a rank, the others stop waiting for it: the
+ * call fails with GPP_ETIMEDOUT, and the communicator and its pipes can only be freed. It is 0 at
+ * first: ranks wait for ever. gpp_pipe_set_watchdog sets it, too.
  * @return GPP_OK or GPP_EINVAL (seconds is negative or too large)
  */
 GPP_API gpp_status gpp_comm_set_timeout(gpp_comm *comm, double seconds, gpp_error *err);

@@ -145,8 +145,8 @@ GPP_API gpp_status gpp_verify_skips(const gpp_model *model, char **report, gpp_e
  * GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ESTATE */
 GPP_API gpp_status gpp_model_share(gpp_model *model, int layer, int with, gpp_error *err);
 
-/** Put a layer on a device, such as "cpu:0". gpp_pipe_options.devices says what the names are and how
- * placed layers form partitions. Names are compared as they are spelt. NULL: anywhere. @return
+/** Put a layer on a device, such as "cpu:0". gpp_pipe_options.devices says what the names are and
+ * how placed layers form partitions. Names are compared as they are spelt. NULL: anywhere. @return
  * GPP_OK, GPP_ENOENT, GPP_EINVAL, GPP_ENOMEM */
 GPP_API gpp_status gpp_model_place(gpp_model *model, int layer, const char *device, gpp_error *err);
 

@@ -59,8 +59,9 @@ typedef struct gpp_cluster {
  *     link 0 1 5000 12000
  *
  * One space separates fields, numbers are whole, and every line has an end. Lines that begin with
- * '#' say nothing. "0-63" are several nodes, "5" is one. The last line about a pair of nodes counts,
- * so a general line may come before its exceptions. Every pair needs a line, and so does every node.
+ * '#' say nothing. "0-63" are several nodes, "5" is one. The last line about a pair of nodes
+ * counts, so a general line may come before its exceptions. Every pair needs a line, and so does
+ * every node.
  *
  * @param cluster  out: release it with gpp_cluster_free; NULL on failure
  * @return GPP_OK, GPP_EINVAL (NULL), GPP_EIO, GPP_ESYNTAX (the message has line and column),

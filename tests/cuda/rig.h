@@ -1,9 +1,9 @@
 /*
  * tests/cuda/rig.h: an operator's CUDA functions against its CPU functions.
  *
- * The rig runs a row of tests/operators.c on both, for several numbers of rows, with the same inputs,
- * parameters and gradients, and compares outputs, gradients, records of statistics and the buffers
- * after a commit. Beyond that it checks of the CUDA functions that
+ * The rig runs a row of tests/operators.c on both, for several numbers of rows, with the same
+ * inputs, parameters and gradients, and compares outputs, gradients, records of statistics and the
+ * buffers after a commit. Beyond that it checks of the CUDA functions that
  *   - two runs give the same bits, in the emulation also with threads and blocks in reversed order;
  *   - so do a forward that saves nothing, one that repeats another, and one in place;
  *   - so do backwards without gradients of parameters, without those of inputs, and in place;

@@ -1,7 +1,7 @@
 /*
  * tests/cuda/test_cuda_ops.c: what single operators do on CUDA that others do not: numbers at the
- * edge, masks of dropout, absent tensors, embeddings of long runs of one index, batchnorm's records.
- * What all of them do: test_cuda_operators.c.
+ * edge, masks of dropout, absent tensors, embeddings of long runs of one index, batchnorm's
+ * records. What all of them do: test_cuda_operators.c.
  */
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/cluster.c: any bytes as the description of a cluster: read or refused, and what was read
- * is written and read again as the same.
+ * tests/fuzz/cluster.c: any bytes as the description of a cluster: read or refused, and what was
+ * read is written and read again as the same.
  */
 #include <stdlib.h>
 #include <string.h>
