@@ -386,11 +386,14 @@ static outcome outcome_here(gpp_pipe *p, gpp__flight *f)
         f->status = read_loss(p, f);
     if (f->status == GPP_OK)
         f->status = read_norm(p, f);
-    for (size_t k = 0; k < g->step.plan->tasks; k++)
-        if (gpp__runs_here(p, g, k)) {
-            o.begin = fmin(o.begin, g->cell[k].start - f->launched);
-            o.end = fmax(o.end, g->cell[k].end - f->launched);
-        }
+    for (int d = 0; d < p->recipe->devices; d++) { /* each runs its tasks one after the other */
+        size_t count = g->step.plan->count[d];
+        const int32_t *table = g->step.plan->table[d];
+        if (!gpp__recipe_has(p->recipe, d) || count == 0)
+            continue;
+        o.begin = fmin(o.begin, g->cell[table[0]].start - f->launched);
+        o.end = fmax(o.end, g->cell[table[count - 1]].end - f->launched);
+    }
     o.status = (int32_t)f->status;
     o.clock = f->job.error_clock;
     if (f->status ==
