@@ -24,7 +24,8 @@ static const char help[] =
     "  --lr RATE          highest learning rate (0.15)\n"
     "  --seed S           of initial parameters, order of images and dropout (1)\n"
     "  --data DIRECTORY   where the four .gz files are (/usr/share/datasets/fashion-mnist)\n"
-    "  --limit N          use only the first N images, of those to train on and of those to test on\n"
+    "  --limit N          use only the first N images, of those to train on and of those to test "
+    "on\n"
     "  --help             this text\n";
 
 enum choice {

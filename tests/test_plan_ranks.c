@@ -222,8 +222,7 @@ static gpp_model *make_model(int layers)
     }
     gpp_model *m = test_model_text(text);
     gpp_error err = GPP_ERROR_INIT;
-    cr_assert_eq(gpp_model_set_input(m, GPP_F32, 1, (int64_t[]){4}, &err), GPP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(gpp_model_set_input(m, GPP_F32, 1, (int64_t[]){4}, &err), GPP_OK, "%s", err.msg);
     return m;
 }
 

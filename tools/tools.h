@@ -19,7 +19,7 @@ enum { TOOL_DONE = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 typedef struct tool_command {
     const char *name, *arguments, *summary, *description;
     int (*run)(int argc, char *argv[]); /* argv[0]: the command's name. Returns the exit status */
-    bool over_ranks; /* several processes may run it together */
+    bool over_ranks;                    /* several processes may run it together */
 } tool_command;
 
 extern const tool_command tool_run, tool_check, tool_train, tool_info, tool_model, tool_profile,

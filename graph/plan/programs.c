@@ -204,8 +204,7 @@ static gpp_status exchange(const gpp__recipe *r, gpp__program_set *const set[], 
         key = gpp__hash(key, &set[k]->grad_input, sizeof set[k]->grad_input);
         write_message(r, set[k], mine + (size_t)k * each);
     }
-    status =
-        gpp__ranks_gather(&r->ranks, "the rows of a step", status, key, mine, bytes, all, err);
+    status = gpp__ranks_gather(&r->ranks, "the rows of a step", status, key, mine, bytes, all, err);
     for (int k = 0; status == GPP_OK && k < sets; k++)
         for (int j = 0; j < r->partitions; j++)
             if (!gpp__recipe_holds(r, j))
