@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/files.h"
 #include "tests/pipes.h"
 #include "tests/ranks.h"
 #include "tests/support.h"
@@ -324,7 +325,7 @@ static gpp_pipe_options plain_options(void)
 /* --- files ------------------------------------------------------------------------------------ */
 
 typedef struct file_case {
-    char save[64], load[64]; /* "": do not */
+    char save[512], load[512]; /* "": do not */
     int partitions, steps;
     test_trace params[TEST_MOST_RANKS];
     const char *word;
@@ -361,56 +362,47 @@ static void save_and_load(gpp_comm *comm, void *arg)
 
 static bool same_files(const char *a, const char *b)
 {
-    char x[4096], y[4096];
-    FILE *f = fopen(a, "r"), *g = fopen(b, "r");
-    size_t n = 1, m = 1;
-    bool same = f && g;
-    while (same && n && m) {
-        n = fread(x, 1, sizeof x, f);
-        m = fread(y, 1, sizeof y, g);
-        same = n == m && !memcmp(x, y, n);
-    }
-    if (f)
-        fclose(f);
-    if (g)
-        fclose(g);
+    size_t bytes[2];
+    char *file[] = {test_bytes_read(a, &bytes[0]), test_bytes_read(b, &bytes[1])};
+    bool same = file[0] && file[1] && bytes[0] == bytes[1] && !memcmp(file[0], file[1], bytes[0]);
+    free(file[0]);
+    free(file[1]);
     return same;
+}
+
+static void release(file_case *c, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        cr_expect_eq(test_trace_differs(&c->params[0], &c->params[r]), -1, "rank %d", r);
+        if (r > 0)
+            test_trace_free(&c->params[r]);
+    }
+    test_trace_free(&c->params[0]);
 }
 
 Test(ranks, a_training_goes_on_on_any_number_of_ranks)
 {
-    char dir[] = "/tmp/gridpipe-XXXXXX";
-    cr_assert(mkdtemp(dir));
-    file_case alone = {.partitions = 1, .steps = 3}, two = {.partitions = 4, .steps = 3}, more;
-    snprintf(alone.save, sizeof alone.save, "%s/alone", dir);
-    snprintf(two.save, sizeof two.save, "%s/two", dir);
+    char folder[256];
+    test_folder_new(folder);
+    file_case alone = {.partitions = 1, .steps = 3}, two = {.partitions = 4, .steps = 3},
+              one_more = {.partitions = 3, .steps = 2}, three_more = one_more;
+    test_path(folder, "alone", alone.save);
+    test_path(folder, "two", two.save);
+    test_path(folder, "one_more", one_more.save);
+    test_path(folder, "three_more", three_more.save);
+    test_path(folder, "two", one_more.load);
+    test_path(folder, "two", three_more.load);
     save_and_load(NULL, &alone);
     test_on_ranks(2, save_and_load, &two);
     cr_expect(same_files(alone.save, two.save));
-    for (int ranks = 1; ranks <= 3; ranks += 2) {
-        more = (file_case){.partitions = 3, .steps = 2};
-        snprintf(more.load, sizeof more.load, "%s", two.save);
-        snprintf(more.save, sizeof more.save, "%s/more%d", dir, ranks);
-        test_on_ranks(ranks, save_and_load, &more);
-        for (int r = 0; r < ranks; r++) {
-            cr_expect_eq(test_trace_differs(&more.params[0], &more.params[r]), -1);
-            if (r > 0)
-                test_trace_free(&more.params[r]);
-        }
-        test_trace_free(&more.params[0]);
-    }
-    char one[80], three[80];
-    snprintf(one, sizeof one, "%s/more1", dir);
-    snprintf(three, sizeof three, "%s/more3", dir);
-    cr_expect(same_files(one, three));
-    remove(one);
-    remove(three);
-    remove(alone.save);
-    remove(two.save);
-    rmdir(dir);
-    test_trace_free(&alone.params[0]);
-    for (int r = 0; r < 2; r++)
-        test_trace_free(&two.params[r]);
+    test_on_ranks(1, save_and_load, &one_more);
+    test_on_ranks(3, save_and_load, &three_more);
+    cr_expect(same_files(one_more.save, three_more.save));
+    release(&alone, 1);
+    release(&two, 2);
+    release(&one_more, 1);
+    release(&three_more, 3);
+    test_folder_remove(folder);
 }
 
 /* --- traces ----------------------------------------------------------------------------------- */
