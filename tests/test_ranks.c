@@ -4,6 +4,7 @@
  */
 #include <criterion/criterion.h>
 #include <malloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -320,6 +321,69 @@ static gpp_pipe_options plain_options(void)
     o.chunks = 2;
     o.optimizer = "sgd lr=0.1";
     return o;
+}
+
+/* Two pipes at once, with steps of both in flight. */
+static void two_pipes(gpp_comm *comm, void *arg)
+{
+    result *all = arg, *r = &all[comm ? gpp_comm_rank(comm) : 0];
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = plain_options();
+    gpp_pipe *pipe[2];
+    test_batch b[2];
+    for (int k = 0; k < 2; k++) {
+        o.seed = (uint64_t)k;
+        pipe[k] = plain_pipe(comm, &o, &err);
+        cr_assert(pipe[k], "%s", err.msg);
+        b[k] = test_batch_new(pipe[k], 8, (uint64_t)k);
+    }
+    for (int s = 0; s < 5; s++) {
+        for (int k = 0; k < 2; k++)
+            must(gpp_pipe_submit(pipe[k], &b[k].x, &b[k].target, NULL, &err), &err);
+        for (int k = 1; k >= 0; k--) {
+            double loss;
+            must(gpp_pipe_wait(pipe[k], &loss, &err), &err);
+            add_double(&r->common, loss);
+        }
+    }
+    for (int k = 0; k < 2; k++) {
+        test_trace_params(&r->common, pipe[k]);
+        test_batch_free(&b[k]);
+        gpp_pipe_free(pipe[k]);
+    }
+}
+
+Test(ranks, two_pipes_of_one_communicator_do_not_mix)
+{
+    result alone = {{0}, {0}}, over[TEST_MOST_RANKS] = {{{0}, {0}}};
+    two_pipes(NULL, &alone);
+    test_on_ranks(2, two_pipes, over);
+    for (int r = 0; r < 2; r++) {
+        cr_expect_eq(test_trace_differs(&alone.common, &over[r].common), -1, "rank %d", r);
+        result_free(&over[r]);
+    }
+    result_free(&alone);
+}
+
+Test(ranks, wrong_calls_of_communicators_are_refused)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_comm *comm[1];
+    int number = 3;
+    cr_expect_eq(gpp_comm_threads(NULL, 2, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_threads(comm, 0, NULL), GPP_EINVAL);
+    must(gpp_comm_threads(comm, 1, &err), &err);
+    cr_expect_eq(gpp_comm_set_timeout(comm[0], -1, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_set_timeout(comm[0], NAN, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_set_timeout(NULL, 1, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_broadcast(comm[0], 1, &number, sizeof number, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_broadcast(NULL, 0, &number, sizeof number, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_broadcast(comm[0], 0, NULL, sizeof number, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_comm_broadcast(comm[0], 0, &number, sizeof number, NULL), GPP_OK);
+    cr_expect_eq(gpp_comm_rank(NULL), -1);
+    cr_expect_eq(gpp_comm_size(NULL), 0);
+    gpp_comm_free(comm[0]);
+    gpp_comm_free(NULL);
 }
 
 /* --- files ------------------------------------------------------------------------------------ */
