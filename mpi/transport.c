@@ -29,7 +29,7 @@ static void stop(gpp_comm *comm)
 static void granted(void *arg)
 {
     gpp__mpi_item *i = arg;
-    i->data = starpu_data_handle_to_pointer(i->handle->handle, STARPU_MAIN_RAM);
+    i->data = gpp__handle_data(i->handle);
     gpp__mpi_post(i->owner, i);
 }
 

@@ -34,12 +34,19 @@ static gpp_status check_numbers(const gpp__step_shape *s, gpp_error *err)
         return gpp__fail(err, GPP_EINVAL,
                          "a step needs partitions, micro-batches and devices, got %d, %d and %d",
                          s->partitions, s->micro_batches, s->devices);
-    if (s->partitions > INT32_MAX / 8 / s->micro_batches)
+    if (s->replicas > 1 && (s->partitions % s->replicas || s->share < 1 ||
+                            s->micro_batches > (int64_t)s->replicas * s->share))
+        return gpp__fail(err, GPP_EINVAL,
+                         "%d replicas of %d partitions in all cannot have %d of %d micro-batches "
+                         "each",
+                         s->replicas, s->partitions, s->share, s->micro_batches);
+    int share = gpp__shape_share(s);
+    if (s->partitions > INT32_MAX / 8 / share)
         return gpp__fail(err, GPP_EINVAL, "%d micro-batches on %d partitions are too many cells",
                          s->micro_batches, s->partitions);
-    if (s->checkpointed < 0 || s->checkpointed > s->micro_batches)
+    if (s->checkpointed < 0 || s->checkpointed > share)
         return gpp__fail(err, GPP_EINVAL, "%d of %d micro-batches cannot be checkpointed",
-                         s->checkpointed, s->micro_batches);
+                         s->checkpointed, share);
     if (s->window < 0)
         return gpp__fail(err, GPP_EINVAL, "window must be >= 0, got %d", s->window);
     if (s->limit < 0)
@@ -82,10 +89,27 @@ gpp_status gpp__shape_check(const gpp__step_shape *s, gpp_error *err)
     return GPP_OK;
 }
 
+int gpp__shape_pieces(const gpp__step_shape *s, int r)
+{
+    int share = gpp__shape_share(s);
+    int64_t left = s->micro_batches - (int64_t)r * share;
+    return left < 0 ? 0 : left < share ? (int)left : share;
+}
+
+int gpp__shape_recomputes(const gpp__step_shape *s, int r)
+{
+    int kept = gpp__shape_share(s) - s->checkpointed, pieces = gpp__shape_pieces(s, r);
+    return pieces > kept ? pieces - kept : 0;
+}
+
 bool gpp__shape_has(const gpp__step_shape *s, int kind, int i, int j)
 {
-    bool whole = kind == GPP__NORM || kind == GPP__UPDATE, last = j == s->partitions - 1;
+    bool whole = gpp__kind_is_whole(kind);
     if (j < 0 || j >= s->partitions || i >= s->micro_batches || (whole ? i != -1 : i < 0))
+        return false;
+    int r = j / gpp__shape_depth(s), share = gpp__shape_share(s);
+    bool last = gpp__shape_next(s, j) == s->partitions;
+    if (!whole && i / share != r)
         return false;
     switch (kind) {
     case GPP__FORWARD:
@@ -97,11 +121,15 @@ bool gpp__shape_has(const gpp__step_shape *s, int kind, int i, int j)
     case GPP__SEED:
         return s->seeds && last;
     case GPP__RECOMPUTE:
-        return s->backward && i < s->checkpointed;
+        return s->backward && i % share < gpp__shape_recomputes(s, r);
     case GPP__BACKWARD:
         return s->backward;
     case GPP__WEIGHT:
         return s->backward && s->split && (!s->trains || s->trains[j]);
+    case GPP__REDUCE:
+        return s->replicas > 1 && s->backward;
+    case GPP__GATHER:
+        return s->replicas > 1 && (s->backward || s->keep);
     case GPP__NORM:
         return s->norms;
     case GPP__UPDATE:
@@ -113,10 +141,14 @@ bool gpp__shape_has(const gpp__step_shape *s, int kind, int i, int j)
 
 size_t gpp__shape_tasks(const gpp__step_shape *s, int j)
 {
-    size_t m = (size_t)s->micro_batches, tasks = (size_t)s->norms + s->update;
-    for (int kind = 0; kind < GPP__NORM; kind++)
-        tasks += kind != GPP__RECOMPUTE && gpp__shape_has(s, kind, 0, j) ? m : 0;
-    return tasks + (s->backward ? (size_t)s->checkpointed : 0);
+    int r = j / gpp__shape_depth(s), first = r * gpp__shape_share(s);
+    size_t pieces = (size_t)gpp__shape_pieces(s, r), tasks = 0;
+    for (int kind = 0; kind < GPP__KINDS; kind++)
+        if (gpp__kind_is_whole(kind))
+            tasks += gpp__shape_has(s, kind, -1, j);
+        else if (kind != GPP__RECOMPUTE && pieces && gpp__shape_has(s, kind, first, j))
+            tasks += pieces;
+    return tasks + (s->backward ? (size_t)gpp__shape_recomputes(s, r) : 0);
 }
 
 double gpp__shape_cost(const gpp__step_shape *s, int kind, int j)
@@ -138,7 +170,7 @@ double gpp__shape_cost(const gpp__step_shape *s, int kind, int j)
 const char *gpp__task_name(int kind, int i, int j, gpp__task_text out)
 {
     char letter = gpp__kind_letter((gpp__kind)kind);
-    if (kind == GPP__NORM || kind == GPP__UPDATE)
+    if (gpp__kind_is_whole(kind))
         snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, j);
     else if (kind == GPP__OUTPUT || kind == GPP__LOSS || kind == GPP__SEED)
         snprintf(out, sizeof(gpp__task_text), "%c(%d)", letter, i);

@@ -19,8 +19,11 @@
     X(GPP__RECOMPUTE, 'R', "recompute")                                                            \
     X(GPP__BACKWARD, 'B', "backward")                                                              \
     X(GPP__WEIGHT, 'W', "weight") /* gradients of parameters, where B's leave them to it */        \
-    X(GPP__NORM, 'N', "norm")     /* sums of squares of a partition's gradients; micro-batch -1 */ \
-    X(GPP__UPDATE, 'U', "update") /* of a partition: its micro-batch is -1 */
+    /* From here on tasks are of a partition as a whole: their micro-batch is -1. */               \
+    X(GPP__REDUCE, 'A', "reduce") /* adds up the replicas' gradients: a shard of a partition's */  \
+    X(GPP__GATHER, 'G', "gather") /* has the sums of all shards, and all replicas' statistics */   \
+    X(GPP__NORM, 'N', "norm")     /* sums of squares of a partition's gradients */                 \
+    X(GPP__UPDATE, 'U', "update")
 
 typedef enum gpp__kind {
 #define GPP__KIND_ENUM(name, letter, text) name,
@@ -29,16 +32,26 @@ typedef enum gpp__kind {
         GPP__KINDS
 } gpp__kind;
 
+/** Tasks of a partition as a whole, not of a cell. */
+static inline bool gpp__kind_is_whole(int kind)
+{
+    return kind >= GPP__REDUCE;
+}
 char gpp__kind_letter(gpp__kind kind);
 const char *gpp__kind_name(gpp__kind kind);
 
 /** What a step consists of. Every flag adds tasks and leaves the order of the others as it is. */
 typedef struct gpp__step_shape {
-    int partitions;       /* n >= 1 */
-    int micro_batches;    /* m >= 1 */
+    int partitions;       /* n >= 1 of all replicas: those of replica 0, then those of 1, ... */
+    int micro_batches;    /* m >= 1 of all replicas */
+    int replicas;         /* copies of the pipeline, each for its share of the micro-batches. With
+                             more than 1, an A and a G for each partition; 0 counts as 1 */
+    int share;            /* with replicas: replica r has micro-batches r·share up to, without,
+                             (r + 1)·share; the last ones may have fewer, or none */
     int devices;          /* >= 1 */
     const int *device_of; /* [partitions] */
-    int checkpointed; /* micro-batches 0 ... checkpointed-1 are recomputed before their backward */
+    int checkpointed; /* micro-batches 0 ... checkpointed-1 are recomputed before their backward. Of
+                         a replica's: those but as many at the end as a whole share lacks */
     bool forward, backward; /* at least one of them, except for an update alone */
     bool outputs;           /* with forward: an O for each micro-batch */
     bool loss;              /* an L for each micro-batch: after its F (and O), before its B */
@@ -63,12 +76,36 @@ typedef struct gpp__step_shape {
     bool wait_for_all; /* every U comes after every backward of the step */
 } gpp__step_shape;
 
+/** Replicas, >= 1, and the partitions of each. */
+static inline int gpp__shape_replicas(const gpp__step_shape *s)
+{
+    return s->replicas > 1 ? s->replicas : 1;
+}
+static inline int gpp__shape_depth(const gpp__step_shape *s)
+{
+    return s->partitions / gpp__shape_replicas(s);
+}
+/** The most micro-batches of a replica. */
+static inline int gpp__shape_share(const gpp__step_shape *s)
+{
+    return s->replicas > 1 ? s->share : s->micro_batches;
+}
+/** Micro-batches of replica r. */
+int gpp__shape_pieces(const gpp__step_shape *shape, int r);
+/** How many of them are recomputed; they come first. */
+int gpp__shape_recomputes(const gpp__step_shape *shape, int r);
+/** The partition that follows in the replica of j; `partitions`: none, but the caller. */
+static inline int gpp__shape_next(const gpp__step_shape *s, int j)
+{
+    return (j + 1) % gpp__shape_depth(s) ? j + 1 : s->partitions;
+}
+
 /** GPP_EINVAL when the numbers or flags contradict each other. An update alone is a step, too. */
 gpp_status gpp__shape_check(const gpp__step_shape *shape, gpp_error *err);
 
 typedef struct gpp__entry {
     uint8_t kind; /* gpp__kind */
-    int32_t i, j; /* micro-batch (-1 for N and U), partition */
+    int32_t i, j; /* micro-batch (-1 for tasks of a whole partition), partition */
 } gpp__entry;
 
 typedef struct gpp__table {
@@ -107,6 +144,11 @@ struct gpp__schedule {
 
 extern const gpp__schedule gpp__schedule_gpipe, gpp__schedule_1f1b, gpp__schedule_interleaved,
     gpp__schedule_zb_h1, gpp__schedule_auto;
+
+/** The table of a schedule. Each replica has the schedule's table without its end; A's, G's, N's
+ * and U's follow (replicas.c). */
+gpp_status gpp__schedule_table(const gpp__schedule *schedule, const gpp__step_shape *shape,
+                               gpp__table *table, gpp_error *err);
 
 /** The built-in ones, NULL at the end. */
 extern const gpp__schedule *const gpp__schedules[];

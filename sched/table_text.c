@@ -98,7 +98,7 @@ static gpp_status read_word(reader *r)
     if (r->device >= r->s->devices)
         return malformed(r, word, "is of a device more than the step has");
     r->at++;
-    if (kind != GPP__NORM && kind != GPP__UPDATE && (i = read_number(r)) < 0)
+    if (!gpp__kind_is_whole(kind) && (i = read_number(r)) < 0)
         return malformed(r, word, "has no micro-batch: expected as in F0");
     j = implied(r, kind);
     if (*r->at == '.') {

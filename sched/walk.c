@@ -11,42 +11,34 @@
 
 /* --- tasks by number -------------------------------------------------------------------------- */
 
+/* The kinds whose tasks are cells, those at a replica's end, and those of whole partitions. */
+enum { CELLS = 4, ENDS = 3, WHOLES = GPP__KINDS - GPP__REDUCE };
+
 static size_t room_of(const gpp__step_shape *s)
 {
-    size_t m = (size_t)s->micro_batches, n = (size_t)s->partitions;
-    return 4 * n * m + 3 * m + 2 * n;
+    size_t m = (size_t)gpp__shape_share(s), n = (size_t)s->partitions;
+    return CELLS * n * m + ENDS * (size_t)gpp__shape_replicas(s) * m + WHOLES * n;
 }
 
 /* Where index->number has (kind, i, j); -1: no step of this shape has such a task. */
 static ptrdiff_t place_of(const gpp__step_shape *s, int kind, int i, int j)
 {
-    ptrdiff_t m = s->micro_batches, n = s->partitions, cells = n * m;
-    bool last = j == n - 1, whole = kind == GPP__NORM || kind == GPP__UPDATE;
-    if (j < 0 || j >= n || i >= m || (whole ? i != -1 : i < 0))
+    static const int8_t among_cells[] = {
+        [GPP__FORWARD] = 0,   [GPP__OUTPUT] = -1,  [GPP__LOSS] = -1, [GPP__SEED] = -1,
+        [GPP__RECOMPUTE] = 1, [GPP__BACKWARD] = 2, [GPP__WEIGHT] = 3};
+    ptrdiff_t m = gpp__shape_share(s), n = s->partitions, cells = CELLS * n * m;
+    ptrdiff_t ends = gpp__shape_replicas(s) * m;
+    bool whole = gpp__kind_is_whole(kind);
+    if (kind < 0 || kind >= GPP__KINDS || j < 0 || j >= n || i >= s->micro_batches ||
+        (whole ? i != -1 : i < 0))
         return -1;
-    ptrdiff_t cell = j * m + i;
-    switch (kind) {
-    case GPP__FORWARD:
-        return cell;
-    case GPP__RECOMPUTE:
-        return cells + cell;
-    case GPP__BACKWARD:
-        return 2 * cells + cell;
-    case GPP__WEIGHT:
-        return 3 * cells + cell;
-    case GPP__OUTPUT:
-        return last ? 4 * cells + i : -1;
-    case GPP__LOSS:
-        return last ? 4 * cells + m + i : -1;
-    case GPP__SEED:
-        return last ? 4 * cells + 2 * m + i : -1;
-    case GPP__NORM:
-        return 4 * cells + 3 * m + j;
-    case GPP__UPDATE:
-        return 4 * cells + 3 * m + n + j;
-    default:
+    if (whole)
+        return cells + ENDS * ends + (kind - GPP__REDUCE) * n + j;
+    if (i / m != j / gpp__shape_depth(s))
         return -1;
-    }
+    if (among_cells[kind] >= 0)
+        return among_cells[kind] * n * m + j * m + i % m;
+    return gpp__shape_next(s, j) == n ? cells + (kind - GPP__OUTPUT) * ends + i : -1;
 }
 
 int32_t gpp__index_find(const gpp__task_index *x, int kind, int i, int j)
@@ -87,10 +79,12 @@ static gpp_status check_complete(const gpp__task_index *x, gpp_error *err)
 {
     gpp_status status = GPP_OK;
     for (int j = 0; j < x->shape->partitions && status == GPP_OK; j++) {
-        for (int i = 0; i < x->shape->micro_batches && status == GPP_OK; i++)
-            for (int kind = 0; kind < GPP__NORM && status == GPP_OK; kind++)
+        int r = j / gpp__shape_depth(x->shape), first = r * gpp__shape_share(x->shape);
+        int end = first + gpp__shape_pieces(x->shape, r);
+        for (int i = first; i < end && status == GPP_OK; i++)
+            for (int kind = 0; !gpp__kind_is_whole(kind) && status == GPP_OK; kind++)
                 status = check_present(x, kind, i, j, err);
-        for (int kind = GPP__NORM; kind <= GPP__UPDATE && status == GPP_OK; kind++)
+        for (int kind = GPP__REDUCE; kind < GPP__KINDS && status == GPP_OK; kind++)
             status = check_present(x, kind, -1, j, err);
     }
     return status;

@@ -407,6 +407,31 @@ static void check_order(const gpp_model *model, const char *text, growing *g, in
     test_trace_free(&cut);
 }
 
+/* Replicas give the same bits however they are cut and wherever they are, and nearly those of one
+ * pipe. */
+static void check_replicas(const gpp_model *model, const char *text, growing *g,
+                           const test_trace *whole, int chunks, int64_t rows, uint64_t seed)
+{
+    int balance[8];
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.chunks = 1 + chunks / 2;
+    o.replicas = 2 + draw(g, 3);
+    test_trace one = run(model, o, rows, seed, text);
+    double off = rows ? test_distance(one.value, whole->value, (int64_t)one.count) : 0;
+    cr_expect(off <= tolerance, "seed %llu: %d replicas, %d chunks of %d rows are off by %g\n%s",
+              (unsigned long long)seed, o.replicas, o.chunks, (int)rows, off, text);
+    random_cut(g, gpp_model_layers(model), balance, &o);
+    test_trace cut = run(model, o, rows, seed, text);
+    cr_expect_eq(test_trace_differs(&one, &cut), -1,
+                 "seed %llu: %d replicas, %d partitions, %d chunks of %d rows, %s: float %ld "
+                 "differs\n%s",
+                 (unsigned long long)seed, o.replicas, o.partitions, o.chunks, (int)rows,
+                 gpp_checkpoint_name(o.checkpoint), test_trace_differs(&one, &cut), text);
+    check_ranks(&one, model, o, rows, seed, text);
+    test_trace_free(&one);
+    test_trace_free(&cut);
+}
+
 static void check(uint64_t seed)
 {
     random_model r = grow(seed);
@@ -438,6 +463,8 @@ static void check(uint64_t seed)
     }
     check_order(model, r.text, &g, o.chunks, rows, seed);
     check_slope(model, seed, r.text);
+    if (seed % 4 == 0)
+        check_replicas(model, r.text, &g, &whole, o.chunks, rows, seed);
     test_trace_free(&whole);
     test_trace_free(&one);
     gpp_model_free(model);

@@ -15,6 +15,7 @@
 #include "tests/pipes.h"
 #include "tests/ranks.h"
 #include "tests/support.h"
+#include "tests/trainings.h"
 
 TEST_STARPU_LOSES_REQUESTS
 
@@ -22,45 +23,11 @@ TestSuite(ranks, .init = test_keep_runtime, .fini = test_release_runtime);
 
 /* --- the same bits ---------------------------------------------------------------------------- */
 
-enum { STEPS = 3 };
-static const int64_t rows[STEPS] = {11, 12, 5};
-
-/* What a training gives: what all ranks have, and the outputs, which the last partition's has. */
-typedef struct result {
-    test_trace common, outputs;
-} result;
-
-static void train(gpp_pipe *pipe, result *r)
-{
-    for (int s = 0; s < STEPS; s++) {
-        test_batch b = test_batch_new(pipe, rows[s], 100 + (uint64_t)s);
-        gpp_error err = GPP_ERROR_INIT;
-        double loss = 0;
-        float halves[2];
-        cr_assert_eq(gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &loss, &err), GPP_OK, "%s",
-                     err.msg);
-        memcpy(halves, &loss, sizeof loss);
-        test_trace_add(&r->common, halves, 2);
-        test_trace_add(&r->outputs, b.y.data, (size_t)test_tensor_count(&b.y));
-        test_trace_grads(&r->common, pipe);
-        test_trace_params(&r->common, pipe);
-        test_batch_free(&b);
-    }
-}
-
-static void result_free(result *r)
-{
-    test_trace_free(&r->common);
-    test_trace_free(&r->outputs);
-}
-
-typedef void what_fn(gpp_pipe *pipe, result *r);
-
 typedef struct case_of_ranks {
     const test_model *model;
     gpp_pipe_options options;
-    what_fn *what;
-    result result[TEST_MOST_RANKS];
+    test_what *what;
+    test_result result[TEST_MOST_RANKS];
 } case_of_ranks;
 
 static void train_on_rank(gpp_comm *comm, void *arg)
@@ -80,11 +47,11 @@ static int end_rank(const gpp_pipe_options *o, int ranks)
     return in_turn ? (o->partitions - 1) % ranks : (o->partitions - 1) * ranks / o->partitions;
 }
 
-static void expect_same_of(what_fn *what, const test_model *model, const gpp_pipe_options *options,
-                           int ranks, const char *why)
+static void expect_same_of(test_what *what, const test_model *model,
+                           const gpp_pipe_options *options, int ranks, const char *why)
 {
     case_of_ranks c = {model, *options, what, {{{0}, {0}}}};
-    result alone = {{0}, {0}};
+    test_result alone = {{0}, {0}};
     gpp_pipe_options o = *options;
     o.partitions = 0;
     gpp_pipe *pipe = test_pipe_new(model, &o);
@@ -97,15 +64,15 @@ static void expect_same_of(what_fn *what, const test_model *model, const gpp_pip
         if (r == end_rank(options, ranks))
             cr_expect_eq(test_trace_differs(&alone.outputs, &c.result[r].outputs), -1,
                          "%s, %s: outputs", model->why, why);
-        result_free(&c.result[r]);
+        test_result_free(&c.result[r]);
     }
-    result_free(&alone);
+    test_result_free(&alone);
 }
 
 static void expect_same(const test_model *model, const gpp_pipe_options *options, int ranks,
                         const char *why)
 {
-    expect_same_of(train, model, options, ranks, why);
+    expect_same_of(test_steps, model, options, ranks, why);
 }
 
 Test(ranks, a_step_gives_what_one_process_gives)
@@ -123,31 +90,18 @@ Test(ranks, a_step_gives_what_one_process_gives)
     }
 }
 
-static const test_model skips = {"skips",
-                                 "conv2d out=4 kernel=3 padding=1; batchnorm; relu; stash name=a; "
-                                 "conv2d out=4 kernel=3 padding=1; "
-                                 "stash name=b; relu; dropout p=0.3; pop name=b mode=add; conv2d "
-                                 "out=4 kernel=3 padding=1; relu; "
-                                 "pop name=a mode=cat; conv2d out=3 kernel=1",
-                                 3,
-                                 {2, 8, 8},
-                                 "mse"};
-static const gpp_checkpoint modes[] = {GPP_CHECKPOINT_EXCEPT_LAST, GPP_CHECKPOINT_ALWAYS,
-                                       GPP_CHECKPOINT_NEVER};
-enum { MODES = sizeof modes / sizeof *modes };
-
 Test(ranks, every_schedule_and_mode_gives_the_same)
 {
     for (size_t k = 0; gpp_schedule_name(k); k++)
-        for (int mode = 0; mode < MODES; mode++) {
+        for (int mode = 0; mode < TEST_MODES; mode++) {
             gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
             o.chunks = 4;
             o.partitions = 4;
             o.schedule = gpp_schedule_name(k);
             o.ascending_backward = true;
-            o.checkpoint = modes[mode];
-            expect_same(&skips, &o, 2, gpp_schedule_name(k));
-            expect_same(&skips, &o, 4, gpp_schedule_name(k));
+            o.checkpoint = test_modes[mode];
+            expect_same(&test_skips, &o, 2, gpp_schedule_name(k));
+            expect_same(&test_skips, &o, 4, gpp_schedule_name(k));
         }
 }
 
@@ -174,128 +128,33 @@ Test(ranks, options_that_need_all_partitions_give_the_same)
         o.nan_is_error = cases[k].nan_is_error;
         o.deferred_batch_norm = cases[k].deferred_batch_norm;
         o.optimizer = cases[k].optimizer;
-        expect_same(&skips, &o, 2, cases[k].why);
-        expect_same(&skips, &o, 3, cases[k].why);
+        expect_same(&test_skips, &o, 2, cases[k].why);
+        expect_same(&test_skips, &o, 3, cases[k].why);
         o.schedule = "zb-h1";
         o.ascending_backward = true;
-        expect_same(&skips, &o, 4, cases[k].why);
+        expect_same(&test_skips, &o, 4, cases[k].why);
     }
 }
 
 /* --- other calls ------------------------------------------------------------------------------ */
 
-static void must(gpp_status status, const gpp_error *err)
-{
-    cr_assert_eq(status, GPP_OK, "%s", err->msg);
-}
-
-static void add_double(test_trace *t, double value)
-{
-    float halves[2];
-    memcpy(halves, &value, sizeof value);
-    test_trace_add(t, halves, 2);
-}
-
-static void forwards_and_backwards(gpp_pipe *pipe, result *r)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    test_batch a = test_batch_new(pipe, 7, 1), b = test_batch_new(pipe, 9, 2);
-    int first, second;
-    double loss;
-    must(gpp_pipe_forward(pipe, &a.x, &a.y, &first, &err), &err);
-    must(gpp_pipe_forward(pipe, &b.x, &b.y, &second, &err), &err);
-    must(gpp_pipe_evaluate(pipe, &b.x, &b.target, NULL, &loss, &err), &err);
-    add_double(&r->common, loss);
-    must(gpp_pipe_accumulate(pipe, true, &err), &err);
-    must(gpp_pipe_backward(pipe, first, &a.x, &a.grad_y, &a.grad_x, &err), &err);
-    must(gpp_pipe_backward(pipe, second, &b.x, &b.grad_y, NULL, &err), &err);
-    test_trace_add(&r->outputs, a.y.data, (size_t)test_tensor_count(&a.y));
-    test_trace_add(&r->outputs, b.y.data, (size_t)test_tensor_count(&b.y));
-    test_trace_grads(&r->common, pipe);
-    must(gpp_pipe_gradients(pipe, &a.x, &a.target, NULL, NULL, &loss, &err), &err);
-    add_double(&r->common, loss);
-    must(gpp_pipe_update(pipe, &err), &err);
-    test_trace_grads(&r->common, pipe);
-    test_trace_params(&r->common, pipe);
-    test_batch_free(&a);
-    test_batch_free(&b);
-}
-
-static void submitted_steps(gpp_pipe *pipe, result *r)
-{
-    enum { SUBMITTED = 9, AT_ONCE = 3 };
-    gpp_error err = GPP_ERROR_INIT;
-    test_batch b[SUBMITTED];
-    for (int k = 0; k < SUBMITTED; k++)
-        b[k] = test_batch_new(pipe, k == 5 ? 6 : 10, (uint64_t)k);
-    for (int k = 0; k < SUBMITTED + AT_ONCE; k++) {
-        double loss = 0;
-        gpp_step_stats stats;
-        if (k >= AT_ONCE) {
-            must(gpp_pipe_wait(pipe, &loss, &err), &err);
-            add_double(&r->common, loss);
-            must(gpp_pipe_last_step(pipe, &stats, &err), &err);
-            add_double(&r->common, stats.lr);
-        }
-        if (k < SUBMITTED && k % 4 == 2)
-            must(gpp_pipe_submit_evaluation(pipe, &b[k].x, &b[k].target, &b[k].y, &err), &err);
-        else if (k < SUBMITTED)
-            must(gpp_pipe_submit(pipe, &b[k].x, &b[k].target, &b[k].y, &err), &err);
-    }
-    for (int k = 0; k < SUBMITTED; k++) {
-        test_trace_add(&r->outputs, b[k].y.data, (size_t)test_tensor_count(&b[k].y));
-        test_batch_free(&b[k]);
-    }
-    test_trace_params(&r->common, pipe);
-}
-
-static void settings(gpp_pipe *pipe, result *r)
-{
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_parameter_info info;
-    for (int k = 0; k < gpp_pipe_parameters(pipe); k += 2) {
-        must(gpp_pipe_parameter(pipe, k, &info, &err), &err);
-        float *value = malloc((size_t)info.count * sizeof *value);
-        test_fill(value, info.count, (uint64_t)k, -0.3, 0.3);
-        must(gpp_pipe_set(pipe, info.name, value, info.count, &err), &err);
-        free(value);
-    }
-    train(pipe, r);
-    must(gpp_pipe_freeze(pipe, info.name, true, &err), &err);
-    must(gpp_pipe_set_lr(pipe, 0.02, &err), &err);
-    must(gpp_pipe_set_training(pipe, false, &err), &err);
-    for (int k = 0; k < gpp_pipe_buffers(pipe); k++) {
-        gpp_buffer_info buffer;
-        must(gpp_pipe_buffer(pipe, k, &buffer, &err), &err);
-        float value[64] = {0};
-        must(gpp_pipe_get_buffer(pipe, buffer.name, value, buffer.count, &err), &err);
-        test_trace_add(&r->common, value, (size_t)buffer.count);
-    }
-    test_batch b = test_batch_new(pipe, 8, 5);
-    double loss;
-    must(gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &loss, &err), &err);
-    add_double(&r->common, loss);
-    test_trace_params(&r->common, pipe);
-    test_batch_free(&b);
-}
-
 Test(ranks, every_kind_of_call_gives_the_same)
 {
     static const struct {
         const char *why;
-        what_fn *what;
+        test_what *what;
     } calls[] = {
-        {"forward and backward", forwards_and_backwards},
-        {"submitted steps", submitted_steps},
-        {"setting, freezing", settings},
+        {"forward and backward", test_halves},
+        {"submitted steps", test_submitted},
+        {"setting, freezing", test_settings},
     };
     for (size_t k = 0; k < sizeof calls / sizeof *calls; k++)
-        for (int mode = 0; mode < MODES; mode++) {
+        for (int mode = 0; mode < TEST_MODES; mode++) {
             gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
             o.chunks = 3;
             o.partitions = 4;
-            o.checkpoint = modes[mode];
-            expect_same_of(calls[k].what, &skips, &o, 2, calls[k].why);
+            o.checkpoint = test_modes[mode];
+            expect_same_of(calls[k].what, &test_skips, &o, 2, calls[k].why);
             expect_same_of(calls[k].what, &test_models[0], &o, 4, calls[k].why);
         }
 }
@@ -304,7 +163,7 @@ Test(ranks, every_kind_of_call_gives_the_same)
 
 static gpp_pipe *plain_pipe(gpp_comm *comm, const gpp_pipe_options *options, gpp_error *err)
 {
-    gpp_model *model = test_model_new(&skips);
+    gpp_model *model = test_model_new(&test_skips);
     gpp_pipe *pipe = NULL;
     gpp_pipe_options o = *options;
     o.loss = "mse";
@@ -326,7 +185,7 @@ static gpp_pipe_options plain_options(void)
 /* Two pipes at once, with steps of both in flight. */
 static void two_pipes(gpp_comm *comm, void *arg)
 {
-    result *all = arg, *r = &all[comm ? gpp_comm_rank(comm) : 0];
+    test_result *all = arg, *r = &all[comm ? gpp_comm_rank(comm) : 0];
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_options o = plain_options();
     gpp_pipe *pipe[2];
@@ -339,11 +198,11 @@ static void two_pipes(gpp_comm *comm, void *arg)
     }
     for (int s = 0; s < 5; s++) {
         for (int k = 0; k < 2; k++)
-            must(gpp_pipe_submit(pipe[k], &b[k].x, &b[k].target, NULL, &err), &err);
+            test_must(gpp_pipe_submit(pipe[k], &b[k].x, &b[k].target, NULL, &err), &err);
         for (int k = 1; k >= 0; k--) {
             double loss;
-            must(gpp_pipe_wait(pipe[k], &loss, &err), &err);
-            add_double(&r->common, loss);
+            test_must(gpp_pipe_wait(pipe[k], &loss, &err), &err);
+            test_result_add(r, loss);
         }
     }
     for (int k = 0; k < 2; k++) {
@@ -355,14 +214,14 @@ static void two_pipes(gpp_comm *comm, void *arg)
 
 Test(ranks, two_pipes_of_one_communicator_do_not_mix)
 {
-    result alone = {{0}, {0}}, over[TEST_MOST_RANKS] = {{{0}, {0}}};
+    test_result alone = {{0}, {0}}, over[TEST_MOST_RANKS] = {{{0}, {0}}};
     two_pipes(NULL, &alone);
     test_on_ranks(2, two_pipes, over);
     for (int r = 0; r < 2; r++) {
         cr_expect_eq(test_trace_differs(&alone.common, &over[r].common), -1, "rank %d", r);
-        result_free(&over[r]);
+        test_result_free(&over[r]);
     }
-    result_free(&alone);
+    test_result_free(&alone);
 }
 
 Test(ranks, wrong_calls_of_communicators_are_refused)
@@ -372,7 +231,7 @@ Test(ranks, wrong_calls_of_communicators_are_refused)
     int number = 3;
     cr_expect_eq(gpp_comm_threads(NULL, 2, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_comm_threads(comm, 0, NULL), GPP_EINVAL);
-    must(gpp_comm_threads(comm, 1, &err), &err);
+    test_must(gpp_comm_threads(comm, 1, &err), &err);
     cr_expect_eq(gpp_comm_set_timeout(comm[0], -1, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_comm_set_timeout(comm[0], NAN, NULL), GPP_EINVAL);
     cr_expect_eq(gpp_comm_set_timeout(NULL, 1, NULL), GPP_EINVAL);
@@ -390,7 +249,7 @@ Test(ranks, wrong_calls_of_communicators_are_refused)
 
 typedef struct file_case {
     char save[512], load[512]; /* "": do not */
-    int partitions, steps;
+    int partitions, steps, replicas;
     test_trace params[TEST_MOST_RANKS];
     const char *word;
 } file_case;
@@ -404,22 +263,24 @@ static void save_and_load(gpp_comm *comm, void *arg)
     gpp_pipe_options o = plain_options();
     gpp_file *file = NULL;
     o.partitions = c->partitions;
+    o.replicas = c->replicas;
+    o.chunks = c->replicas > 1 ? 1 : 2;
     o.optimizer = "nadam lr=0.01";
     o.lr_schedule = "step size=2 gamma=0.5";
     gpp_pipe *pipe = plain_pipe(comm, &o, &err);
     cr_assert(pipe, "%s", err.msg);
     if (*c->load) {
-        must(gpp_pipe_load_state(pipe, c->load, &file, &err), &err);
+        test_must(gpp_pipe_load_state(pipe, c->load, &file, &err), &err);
         cr_expect_str_eq(gpp_file_word(file, "epoch"), "7");
         gpp_file_free(file);
     }
     for (int s = 0; s < c->steps; s++) {
         test_batch b = test_batch_new(pipe, 8, (uint64_t)s);
-        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+        test_must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
         test_batch_free(&b);
     }
     if (*c->save)
-        must(gpp_pipe_save_state(pipe, c->save, words, 1, &err), &err);
+        test_must(gpp_pipe_save_state(pipe, c->save, words, 1, &err), &err);
     test_trace_params(&c->params[rank], pipe);
     gpp_pipe_free(pipe);
 }
@@ -469,6 +330,34 @@ Test(ranks, a_training_goes_on_on_any_number_of_ranks)
     test_folder_remove(folder);
 }
 
+/* A file has a training's state once, whatever has made it. */
+Test(ranks, a_training_goes_on_with_replicas_anywhere)
+{
+    char folder[256];
+    test_folder_new(folder);
+    file_case before = {.partitions = 3, .steps = 3},
+              here = {.partitions = 2, .steps = 2, .replicas = 2}, over = here, after = before;
+    test_path(folder, "before", before.save);
+    test_path(folder, "before", here.load);
+    test_path(folder, "before", over.load);
+    test_path(folder, "here", here.save);
+    test_path(folder, "over", over.save);
+    test_path(folder, "over", after.load);
+    test_on_ranks(2, save_and_load, &before);
+    save_and_load(NULL, &here);
+    test_on_ranks(4, save_and_load, &over);
+    cr_expect(same_files(here.save, over.save));
+    after.steps = 0;
+    *after.save = '\0';
+    save_and_load(NULL, &after);
+    cr_expect_eq(test_trace_differs(&after.params[0], &over.params[0]), -1);
+    release(&before, 2);
+    release(&here, 1);
+    release(&over, 4);
+    release(&after, 1);
+    test_folder_remove(folder);
+}
+
 /* --- traces ----------------------------------------------------------------------------------- */
 
 typedef struct trace_case {
@@ -486,14 +375,14 @@ static void record_steps(gpp_comm *comm, void *arg)
     gpp_pipe *pipe = plain_pipe(comm, &o, &err);
     cr_assert(pipe, "%s", err.msg);
     test_batch b = test_batch_new(pipe, 8, 1);
-    must(gpp_pipe_record(pipe, 2, &err), &err);
+    test_must(gpp_pipe_record(pipe, 2, &err), &err);
     for (int s = 0; s < 3; s++)
-        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
-    must(gpp_pipe_last_step(pipe, &stats, &err), &err);
+        test_must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    test_must(gpp_pipe_last_step(pipe, &stats, &err), &err);
     cr_expect_gt(stats.bound_ms, 0);
     cr_expect_leq(stats.bound_ms, stats.step_ms * 1.0001);
     c->tasks = stats.tasks;
-    must(gpp_pipe_trace(pipe, &c->trace[comm ? gpp_comm_rank(comm) : 0], &err), &err);
+    test_must(gpp_pipe_trace(pipe, &c->trace[comm ? gpp_comm_rank(comm) : 0], &err), &err);
     test_batch_free(&b);
     gpp_pipe_free(pipe);
 }
@@ -538,13 +427,13 @@ static void compare_bytes(gpp_comm *comm, void *arg)
     gpp_pipe *pipe = plain_pipe(comm, &o, &err);
     cr_assert(pipe, "%s", err.msg);
     test_batch b = test_batch_new(pipe, 12, 1);
-    must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    test_must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
     const gpp__task_graph *g = NULL;
     for (int k = 0; k < GPP__TASK_GRAPHS && !g; k++)
         g = pipe->cache.graph[k];
     for (int d = 0; d < pipe->recipe->devices; d++) {
         size_t planned, peak;
-        must(gpp_pipe_memory(pipe, d, &planned, &peak, &err), &err);
+        test_must(gpp_pipe_memory(pipe, d, &planned, &peak, &err), &err);
         cr_expect_eq(peak, planned, "device %d: %zu bytes, planned %zu", d, peak, planned);
         cr_expect_eq(planned, g->step.plan->bytes[d], "device %d: %zu bytes, the plan says %zu", d,
                      planned, g->step.plan->bytes[d]);
@@ -557,13 +446,18 @@ Test(ranks, each_device_has_the_bytes_of_the_plan)
 {
     static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
     for (int k = 0; k < 3; k++)
-        for (int mode = 0; mode < MODES; mode++) {
+        for (int mode = 0; mode < TEST_MODES; mode++) {
             gpp_pipe_options o = plain_options();
             o.optimizer = "adam lr=0.01";
             o.schedule = schedules[k];
             o.ascending_backward = true;
-            o.checkpoint = modes[mode];
+            o.checkpoint = test_modes[mode];
             o.clip_norm = k == 1 ? 1 : 0;
+            test_on_ranks(2, compare_bytes, &o);
+            test_on_ranks(4, compare_bytes, &o);
+            o.replicas = 2;
+            o.partitions = 2;
+            compare_bytes(NULL, &o);
             test_on_ranks(2, compare_bytes, &o);
             test_on_ranks(4, compare_bytes, &o);
         }
@@ -577,6 +471,8 @@ static void step_often(gpp_comm *comm, void *arg)
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe_options o = plain_options();
     o.clip_norm = 1;
+    o.replicas = 2;
+    o.partitions = 2;
     gpp_pipe *pipe = plain_pipe(comm, &o, &err);
     cr_assert(pipe, "%s", err.msg);
     test_batch b = test_batch_new(pipe, 2, 1);
@@ -584,7 +480,7 @@ static void step_often(gpp_comm *comm, void *arg)
     for (int s = 0; s < STEPS_BEFORE + STEPS_THEN; s++) {
         if (s == STEPS_BEFORE)
             before = mallinfo2();
-        must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+        test_must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
     }
     struct mallinfo2 after = mallinfo2();
     if (gpp_comm_rank(comm) == 0 && after.uordblks > before.uordblks)
@@ -614,7 +510,7 @@ typedef struct failure {
 
 typedef struct failing_case {
     test_fault_at fault;
-    int layer, partitions;
+    int layer, partitions, replicas;
     bool submitted;
     failure failure[TEST_MOST_RANKS];
 } failing_case;
@@ -628,18 +524,19 @@ static gpp_pipe *faulty_pipe(const failing_case *c, gpp_comm *comm)
     int64_t dim = 12;
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.partitions = c->partitions;
-    o.chunks = 4;
+    o.replicas = c->replicas;
+    o.chunks = c->replicas > 1 ? 2 : 4;
     o.loss = "mse";
     o.optimizer = "adam lr=0.01";
     o.comm = comm;
-    must(gpp_model_new(&model, &err), &err);
+    test_must(gpp_model_new(&model, &err), &err);
     for (int k = 0; k < 6; k++) {
         const gpp_attr id = GPP_INT("id", k == c->layer);
-        must(gpp_model_add_text(model, "linear out=12", &err), &err);
-        must(gpp__model_add_op(model, &test_op_faulty, NULL, &id, 1, &err), &err);
+        test_must(gpp_model_add_text(model, "linear out=12", &err), &err);
+        test_must(gpp__model_add_op(model, &test_op_faulty, NULL, &id, 1, &err), &err);
     }
-    must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
-    must(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    test_must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
+    test_must(gpp_pipe_new(&pipe, model, &o, &err), &err);
     gpp_model_free(model);
     return pipe;
 }
@@ -650,8 +547,8 @@ static gpp_status run_step(gpp_pipe *pipe, bool submitted, test_batch *b, double
     if (!submitted)
         return gpp_pipe_step(pipe, &b->x, &b->target, &b->y, loss, err);
     gpp_error later = GPP_ERROR_INIT;
-    must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
-    must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
+    test_must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
+    test_must(gpp_pipe_submit(pipe, &b->x, &b->target, &b->y, err), err);
     gpp_status status = gpp_pipe_wait(pipe, loss, err), other = gpp_pipe_wait(pipe, NULL, &later);
     cr_expect_eq(other, status == GPP_OK ? GPP_OK : GPP_ECANCELED, "%s", later.msg);
     return status;
@@ -672,10 +569,10 @@ static void fail_on_rank(gpp_comm *comm, void *arg)
     test_trace_params(&after, pipe);
     f->unchanged = test_trace_differs(&before, &after) < 0;
     double x = 0; /* faults are for all ranks: no rank may go on before all have failed */
-    must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
+    test_must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
     if (rank == 0)
         test_faults[1] = (test_fault_at){TEST_NO_FAULT, -1};
-    must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
+    test_must(gpp_pipe_memory(pipe, 0, NULL, NULL, &ignored), &ignored);
     f->goes_on = gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &x, &ignored) == GPP_OK;
     f->loss = x;
     test_batch_free(&b);
@@ -689,10 +586,11 @@ Test(ranks, a_layer_that_fails_fails_on_all_ranks_alike)
     static const test_fault faults[] = {TEST_FAIL_FORWARD, TEST_FAIL_RECOMPUTE, TEST_FAIL_BACKWARD};
     for (int layer = 0; layer < 6; layer++)
         for (size_t k = 0; k < sizeof faults / sizeof *faults; k++)
-            for (int submitted = 0; submitted < 2; submitted++) {
-                failing_case alone = {.layer = layer, .partitions = 3, .submitted = submitted},
-                             c = alone;
-                test_fault_at fault = {faults[k], k == 1 ? 2 : -1};
+            for (int way = 0; way < 4; way++) {
+                failing_case alone = {.layer = layer, .partitions = 3, .submitted = way % 2}, c;
+                alone.replicas = 1 + way / 2;
+                c = alone;
+                test_fault_at fault = {faults[k], k == 1 ? 2 * alone.replicas : -1};
                 test_faults[1] = fault;
                 fail_on_rank(NULL, &alone);
                 test_faults[1] = fault;
@@ -820,7 +718,7 @@ static void odd_call(gpp_comm *comm, bool odd, failure *f)
     test_batch b = test_batch_new(pipe, 8, 1);
     gpp_parameter_info info;
     float value[4096];
-    must(gpp_pipe_parameter(pipe, 0, &info, &err), &err);
+    test_must(gpp_pipe_parameter(pipe, 0, &info, &err), &err);
     f->status = odd ? gpp_pipe_get(pipe, info.name, value, info.count, &f->err)
                     : gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &f->err);
     test_batch_free(&b);
@@ -907,13 +805,13 @@ static gpp_pipe *gated_pipe(gpp_comm *comm)
     o.partitions = 3;
     o.loss = "mse";
     o.comm = comm;
-    must(gpp_model_new(&model, &err), &err);
-    must(gpp_model_register(model, &gate, &err), &err);
-    must(gpp_model_add_text(model, "linear out=8; gate; linear out=8", &err), &err);
-    must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
-    must(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    test_must(gpp_model_new(&model, &err), &err);
+    test_must(gpp_model_register(model, &gate, &err), &err);
+    test_must(gpp_model_add_text(model, "linear out=8; gate; linear out=8", &err), &err);
+    test_must(gpp_model_set_input(model, GPP_F32, 1, &dim, &err), &err);
+    test_must(gpp_pipe_new(&pipe, model, &o, &err), &err);
     gpp_model_free(model);
-    must(gpp_pipe_set_watchdog(pipe, 0.2, &err), &err);
+    test_must(gpp_pipe_set_watchdog(pipe, 0.2, &err), &err);
     return pipe;
 }
 
@@ -963,7 +861,7 @@ static void lose_rank(gpp_comm *comm, void *arg)
     test_batch b = test_batch_new(pipe, 8, 1);
     gpp_error err = GPP_ERROR_INIT;
     f->err = (gpp_error)GPP_ERROR_INIT;
-    must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
+    test_must(gpp_pipe_step(pipe, &b.x, &b.target, NULL, NULL, &err), &err);
     if (rank != 1) {
         f->status = gpp_pipe_submit(pipe, &b.x, &b.target, NULL, &f->err);
         if (f->status == GPP_OK)

@@ -76,7 +76,7 @@ static int count_kind(const gpp__table *table, int kind)
 
 Test(table, a_kind_has_a_letter_and_a_name)
 {
-    static const char letters[] = "FOLSRBWNU";
+    static const char letters[] = "FOLSRBWAGNU";
     for (int k = 0; k < GPP__KINDS; k++)
         cr_expect_eq(gpp__kind_letter((gpp__kind)k), letters[k]);
     cr_expect_str_eq(gpp__kind_name(GPP__RECOMPUTE), "recompute");
@@ -116,7 +116,7 @@ Test(table, a_device_with_one_partition_has_gpipes_order)
                 shape.norms = mode >= 6;
                 gpp__table table = generate(&shape);
                 for (int j = 0; j < n; j++) {
-                    char want[1024], *got = text_of(&table, j, "FOLSRBWNU");
+                    char want[1024], *got = text_of(&table, j, "FOLSRBWAGNU");
                     write_order(want, &shape, j);
                     cr_expect_str_eq(got, want, "n=%d m=%d mode=%d: %s", n, m, mode, got);
                     free(got);
@@ -190,7 +190,7 @@ Test(table, flags_add_tasks_and_leave_the_order)
         shape.partitions = shape.devices = shape.micro_batches = 2;
         shape.device_of = alone;
         gpp__table table = generate(&shape);
-        char *got = text_of(&table, 1, "FOLSRBWNU");
+        char *got = text_of(&table, 1, "FOLSRBWAGNU");
         cr_expect_str_eq(got, steps[k].order, "%s: %s", steps[k].why, got);
         free(got);
         gpp__table_release(&table);

@@ -1,6 +1,6 @@
 /*
  * codelets/tasks/cell.c: see cell.h. Each codelet function asks whether it may run, finds its
- * buffers, runs, and notes what happened. Norms and updates are in update.c.
+ * buffers, runs, and notes what happened. Sums over replicas are in replicas.c, norms and updates in update.c.
  */
 #include "codelets/tasks/internal.h"
 
@@ -33,6 +33,12 @@ char *gpp__cell_buffer(const gpp__cell *c, void *buffers[], gpp__role role)
         if (c->access[a].role == role)
             return gpp__handle_pointer(buffers[a]);
     return NULL;
+}
+
+/* The micro-batch among those of its replica. */
+static int place(const gpp__cell *c)
+{
+    return c->i % c->share;
 }
 
 /* This micro-batch's part of a tensor of the caller: its rows, or its copy of a fixed number. */
@@ -134,7 +140,7 @@ static void make_call(const gpp__cell *c, void *buffers[], const gpp__run *run, 
                      .deferred = gpp__cell_buffer(c, buffers, GPP__ROLE_DEFERRED),
                      .grads = gpp__cell_buffer(c, buffers, GPP__ROLE_GRADS),
                      .accumulate = !c->first,
-                     .stats = stats ? stats + (size_t)c->i * c->stage->stats_bytes : NULL,
+                     .stats = stats ? stats + (size_t)place(c) * c->stage->stats_bytes : NULL,
                      .scratch = gpp__cell_buffer(c, buffers, GPP__ROLE_SCRATCH),
                  }};
     if (at->io.scratch)
@@ -221,7 +227,7 @@ static gpp__loss_call loss_call(const gpp__cell *c, void *buffers[], const gpp__
         .y = (const float *)gpp__cell_buffer(c, buffers, GPP__ROLE_OUT),
         .target = end_tensor(c, buffers, GPP__END_TARGET, piece(&job->target, c)),
         .grad_y = (float *)gpp__cell_buffer(c, buffers, GPP__ROLE_GRAD_OUT),
-        .value = (double *)gpp__cell_buffer(c, buffers, GPP__ROLE_LOSSES) + c->i,
+        .value = (double *)gpp__cell_buffer(c, buffers, GPP__ROLE_LOSSES) + place(c),
         .cuda = run->cuda,
         .err = run->err,
     };
@@ -384,5 +390,7 @@ CODELET(loss, loss, 0xe45756);
 CODELET(seed, seed, 0xb279a2);
 CODELET(output, output, 0x72b7b2);
 CODELET(weight, run_pass, 0xffbf79);
+CODELET(reduce, gpp__cell_reduce, 0x9d755d);
+CODELET(gather, gpp__cell_gather, 0xbab0ac);
 CODELET(norm, gpp__cell_norm, 0xeeca3b);
 CODELET(update, gpp__cell_update, 0x54a24b);

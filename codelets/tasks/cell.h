@@ -1,6 +1,6 @@
 /*
  * codelets/tasks/cell.h: the StarPU codelets: forward, recompute, backward, weight, loss, seed,
- * output, norm, update.
+ * output, reduce, gather, norm, update.
  *
  * A task's argument is a gpp__cell, which finds the task's buffers by their roles. All cells of a
  * step share a gpp__job.
@@ -29,7 +29,8 @@ typedef struct gpp__executor {
     struct hwloc_topology *topology;
     struct hwloc_bitmap_s *home; /* core of the worker's own thread; NULL: do not bind it */
     gpp__pool *pool;
-    char **ports;           /* room for the ports of any cell: a device runs one at a time */
+    char **ports;           /* room for the ports, or shards, of any cell: a device runs one at a
+                               time */
     struct gpp__cuda *cuda; /* for tasks to launch on; NULL: CPU cores */
     bool fetches;           /* cannot read the caller's memory (graph/run/fetch.c) */
     const struct gpp__mover *mover; /* NULL: CPU cores */
@@ -73,7 +74,7 @@ typedef struct gpp__job {
     const gpp_optimizer *optimizer;
     const void *optimizer_attr;
     const char *learn_attr; /* [learns][optimizer->attr_size] with the parameter's rate and decay */
-    gpp__learned *learned;  /* [learns] shared by all jobs of a pipe */
+    gpp__learned *learned;  /* [replicas][learns] shared by all jobs of a pipe */
     const int *learn_at;    /* [network->nodes] first parameter of an operator */
     int learns;             /* parameters */
     int micro_batches;
@@ -118,6 +119,8 @@ typedef struct gpp__cell {
     const gpp__program *program;
     gpp__pass pass; /* of the program, in cells that run one */
     int i, j, clock;
+    int replica, share;   /* of j; the most micro-batches of a replica */
+    int64_t shard_floats; /* reduce: of a shard */
     int64_t row0[GPP__BATCHES], rows[GPP__BATCHES];
     bool first; /* backward or weight: assigns gradients of parameters instead of adding to them */
     bool updated; /* update: it has begun */
@@ -134,7 +137,7 @@ typedef struct gpp__cell {
 struct starpu_codelet;
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
     gpp__weight_codelet, gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet,
-    gpp__norm_codelet, gpp__update_codelet;
+    gpp__reduce_codelet, gpp__gather_codelet, gpp__norm_codelet, gpp__update_codelet;
 
 /** @param failed  outlives the job */
 void gpp__job_init(gpp__job *job, atomic_uint_fast64_t *failed);

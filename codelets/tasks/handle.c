@@ -61,6 +61,12 @@ static void on_register(starpu_data_handle_t handle, home_number home_node, void
     }
 }
 
+/* Where the memory is that a buffer has in another one's; 0: it has memory of its own there. */
+static uintptr_t inside(const gpp__handle *b, unsigned node)
+{
+    return b->whole && b->charge[0].node == node ? b->whole->charge[0].reserved + b->at : 0;
+}
+
 static uintptr_t take_reserved(gpp__handle *b, unsigned node)
 {
     for (int c = 0; c < 2; c++)
@@ -100,6 +106,9 @@ static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
         i->ptr = source_of(i->owner);
         return (starpu_ssize_t)i->bytes;
     }
+    i->ptr = inside(i->owner, node);
+    if (i->ptr)
+        return (starpu_ssize_t)i->bytes;
     i->ptr = take_reserved(i->owner, node);
     if (!i->ptr)
         i->ptr = starpu_malloc_on_node(node, i->bytes);
@@ -112,7 +121,7 @@ static starpu_ssize_t on_allocate(void *data_interface, unsigned node)
 static void on_free(void *data_interface, unsigned node)
 {
     buffer_interface *i = data_interface;
-    if (is_source(i->owner, node)) {
+    if (is_source(i->owner, node) || inside(i->owner, node)) {
         i->ptr = 0;
         return;
     }
@@ -136,8 +145,8 @@ static void *to_pointer(void *data_interface, unsigned node)
 {
     const buffer_interface *i = data_interface;
     /* StarPU 1.3 files handles under their address in the host's memory, and never finds one again
-     * that has another by then. */
-    return is_source(i->owner, node) ? NULL : (void *)i->ptr;
+     * that has another by then, or that shares it. */
+    return is_source(i->owner, node) || inside(i->owner, node) ? NULL : (void *)i->ptr;
 }
 
 static buffer_interface *any_interface(starpu_data_handle_t handle)
@@ -270,7 +279,9 @@ gpp_status gpp__handle_register(gpp__handle *b, const char *name, gpp_error *err
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, number_interface);
-    for (int c = 0; c < 2 && b->charge[c].meter; c++) {
+    for (int c = 0; c < 2; c++) {
+        if (!b->charge[c].meter)
+            continue;
         int gpu = current_gpu(b->charge[c].node);
         b->charge[c].reserved = starpu_malloc_on_node(b->charge[c].node, b->bytes);
         restore_gpu(gpu);
@@ -317,6 +328,11 @@ void gpp__handle_wait(gpp__handle *b)
     int node = (int)b->charge[0].node;
     if (b->handle && !starpu_data_acquire_on_node(b->handle, node, STARPU_R))
         starpu_data_release_on_node(b->handle, node);
+}
+
+char *gpp__handle_data(const gpp__handle *b)
+{
+    return gpp__handle_pointer(any_interface(b->handle));
 }
 
 char *gpp__handle_pointer(void *interface)

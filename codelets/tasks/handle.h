@@ -32,6 +32,10 @@ typedef struct gpp__handle {
         uintptr_t reserved; /* memory on that node, taken at registration; 0: none */
         atomic_bool in_use; /* StarPU has it */
     } charge[2];
+    struct gpp__handle
+        *whole; /* on the first node its memory is that of this one, from `at` on, and
+                                  counts there; NULL: it has memory of its own */
+    size_t at;
     bool noted;           /* ends with a note (note.h) */
     bool fetches;         /* its memory on the host is the caller's */
     uintptr_t source;     /* where that is; 0: there is none */
@@ -62,6 +66,9 @@ gpp_status gpp__handle_fetch(gpp__handle *b, const void *data, size_t bytes, gpp
 
 /** Wait until nothing is being copied to its device. */
 void gpp__handle_wait(gpp__handle *b);
+
+/** While it is acquired in the host's memory: where it is there. */
+GPP_API char *gpp__handle_data(const gpp__handle *b);
 
 /** Inside a task: where its k-th buffer is. */
 char *gpp__handle_pointer(void *interface);

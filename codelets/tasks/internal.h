@@ -1,6 +1,6 @@
 /*
  * codelets/tasks/internal.h: what the files of cells share: cell.c (codelets, passes, losses),
- * update.c (norms and updates) and job.c.
+ * replicas.c (sums over replicas), update.c (norms and updates) and job.c.
  */
 #ifndef GPP_CODELETS_CELL_INTERNAL_H
 #define GPP_CODELETS_CELL_INTERNAL_H
@@ -10,7 +10,9 @@
 /** The task's buffer in a role; NULL: it has none. */
 char *gpp__cell_buffer(const gpp__cell *cell, void *buffers[], gpp__role role);
 
-/* What norm and update tasks do. */
+/* What the tasks of whole partitions do. */
+gpp_status gpp__cell_reduce(gpp__cell *cell, void *buffers[], const gpp__run *run);
+gpp_status gpp__cell_gather(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_norm(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *run);
 

@@ -26,6 +26,8 @@ typedef enum gpp__role {
     GPP__ROLE_FETCHED,     /* copy of a tensor of the caller's, for in-port `port` */
     GPP__ROLE_FETCHED_END, /* copy of a tensor of the caller's, for the model's end: `port` is a
                               gpp__end_port */
+    GPP__ROLE_SHARD,       /* of gradients: `port` */
+    GPP__ROLE_ALL_STATS,   /* of all replicas */
     GPP__ROLES
 } gpp__role;
 

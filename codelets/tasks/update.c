@@ -75,11 +75,16 @@ static gpp_status update_there(const update_call *u, const gpp__run *run, const 
                                           u->grad, at->factor_there, u->state, run->err);
 }
 
+/* What the replica of a cell counts for its first parameter. All replicas count the same. */
+static gpp__learned *learned_by(const gpp__cell *c)
+{
+    return c->job->learned + (size_t)c->replica * (size_t)c->job->learns;
+}
+
 /* Prepares the optimizer's counts for the update to come. */
-static void count_on(update_call *u, int learn)
+static void count_on(update_call *u, int learn, const gpp__learned *l)
 {
     const gpp_optimizer *o = u->job->optimizer;
-    const gpp__learned *l = &u->job->learned[learn];
     u->attr = u->job->learn_attr + (size_t)learn * o->attr_size;
     u->t = l->updates + 1;
     memcpy(u->scalar, l->scalar, sizeof u->scalar);
@@ -87,9 +92,8 @@ static void count_on(update_call *u, int learn)
         o->advance(u->attr, u->t, u->scalar);
 }
 
-static void note_count(const update_call *u, int learn)
+static void note_count(const update_call *u, gpp__learned *l)
 {
-    gpp__learned *l = &u->job->learned[learn];
     l->run = u->job->run;
     l->updates_before = l->updates;
     memcpy(l->scalar_before, l->scalar, sizeof l->scalar);
@@ -98,11 +102,13 @@ static void note_count(const update_call *u, int learn)
 }
 
 /* @param ordinal  of parameter p among the layer's parameters that are no buffers */
-static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, const gpp__run *run,
+static gpp_status update_param(const gpp__cell *c, const gpp__stage *stage, const gpp__run *run,
                                int k, int p, int ordinal, const char *grads, const update_place *at)
 {
+    const gpp__job *job = c->job;
     const gpp__layer *l = &stage->layer[k];
     int learn = job->learn_at[stage->first + k] + ordinal;
+    gpp__learned *counts = learned_by(c) + learn;
     update_call u = {
         .job = job,
         .count = l->param[p].count,
@@ -115,10 +121,10 @@ static gpp_status update_param(const gpp__job *job, const gpp__stage *stage, con
         u.state[s] = (float *)(at->states + (size_t)s * at->state_length + stage->state_at[k] +
                                l->param[p].offset);
     u.units = (int)(u.count / 65536 + 1);
-    count_on(&u, learn);
+    count_on(&u, learn, counts);
     gpp_status status = run->cuda ? update_there(&u, run, at) : update_here(&u, run);
     if (status == GPP_OK) {
-        note_count(&u, learn);
+        note_count(&u, counts);
         return GPP_OK;
     }
     return gpp__fail_layer(run->err, status, l->index, "optimizer: update of \"%s.%s\" failed: %s",
@@ -150,7 +156,7 @@ static gpp_status update_layer(gpp__cell *c, const gpp__stage *s, const gpp__run
     gpp_status status = gpp__stage_grads(s, run, k, at->grads, at->room, &plain);
     for (int p = 0, ordinal = 0; p < l->param_count && status == GPP_OK; p++) {
         if (!l->param[p].buffer && !l->param[p].frozen)
-            status = update_param(c->job, s, run, k, p, ordinal, plain, at);
+            status = update_param(c, s, run, k, p, ordinal, plain, at);
         ordinal += !l->param[p].buffer;
     }
     return status;
@@ -239,7 +245,7 @@ static void uncount(const gpp__cell *c)
 {
     for (const gpp__stage *s = c->stage; s; s = s->after)
         for (int k = 0; k < s->count; k++) {
-            gpp__learned *l = &c->job->learned[c->job->learn_at[s->first + k]];
+            gpp__learned *l = learned_by(c) + c->job->learn_at[s->first + k];
             for (int p = 0; owns_and_trains(&s->layer[k]) && p < s->layer[k].param_count; p++)
                 if (!s->layer[k].param[p].buffer)
                     gpp__learned_restore(l++, c->job->run);
@@ -311,7 +317,7 @@ static gpp_status commit(gpp__cell *c, void *buffers[], const gpp__run *run, cha
     const gpp__stage *s = c->stage;
     gpp_status status = GPP_OK;
     for (int a = 0; a < c->accesses && status == GPP_OK; a++) {
-        if (c->access[a].role != GPP__ROLE_STATS)
+        if (c->access[a].role != GPP__ROLE_STATS && c->access[a].role != GPP__ROLE_ALL_STATS)
             continue;
         while (!s->stats_bytes) /* accesses are in the order of the stages */
             s = s->after;

@@ -11,12 +11,20 @@
  *           activations its layers ask for; writes g(i,r) of edges to j; adds to the gradients or,
  *           where it is split, writes d(i,j)
  *   W(i,j)  reads what B(i,j) reads except gradients of edges, and d(i,j); adds to the gradients
+ *   A(j)    adds up a shard of the gradients of this partition in all replicas, and gives all of
+ *           them the sum; which shard is the number of j's replica
+ *   G(j)    reads the shards of j's gradients and the statistics of its partition in all replicas;
+ *           writes the gradients, which the shards are, and a copy of all these statistics
  *   N(j)    reads gradients; writes the norms of its partition
  *   U(j)    reads gradients and statistics; writes parameters and optimizer state, and saves both
  *           in a backup first; with norms it reads them all and scales the gradients
  *
  * The letters of items are in internal.h. Every N writes the norms and every U reads them, also for
- * partitions that learn nothing: U's wait for the chain of N's.
+ * partitions that learn nothing: U's wait for the chain of N's. A replica has norms of its own, from
+ * the same gradients.
+ *
+ * A partition's last backward writes its shards, too: they are the gradients, in one memory. Where
+ * an A runs elsewhere, only its shards go there and back.
  *
  * The model's inputs, targets and the inputs' gradients are the caller's. Where a device has to
  * fetch inputs or targets, F(i,j), R(i,j), B(i,j), W(i,j), L(i) and S(i) read the fetches that they
@@ -35,11 +43,11 @@
 
 typedef struct filler {
     const gpp__plan_maker *p;
-    size_t count;    /* accesses so far */
-    bool *has_grads; /* [n] a task so far writes the gradients of home j */
-    bool *has_stats; /* [n] a task so far writes the statistics of partition j */
-    bool has_losses; /* a task so far writes the losses */
-    bool has_norms;  /* a task so far writes the norms */
+    size_t count;     /* accesses so far */
+    bool *has_grads;  /* [n] a task so far writes the gradients of home j */
+    bool *has_stats;  /* [n] a task so far writes the statistics of partition j */
+    bool *has_losses; /* [replicas] a task so far writes the replica's losses */
+    bool *has_norms;  /* [replicas] a task so far writes its norms */
 } filler;
 
 static void add(filler *f, gpp__task *t, gpp__role role, int port, int mode, int32_t buffer)
@@ -72,7 +80,9 @@ static void add_tape(filler *f, gpp__task *t, int mode)
 
 static void add_partial(filler *f, gpp__task *t, int mode)
 {
-    if (f->p->spec->stage[t->j].partial > 0 && t->i < f->p->shape.checkpointed)
+    const gpp__plan_maker *p = f->p;
+    int recomputed = gpp__shape_recomputes(&p->shape, t->j / p->depth);
+    if (p->spec->stage[t->j].partial > 0 && t->i % p->m < recomputed)
         add(f, t, GPP__ROLE_PARTIAL, 0, mode, gpp__item_partial(f->p, t->i, t->j));
 }
 
@@ -112,7 +122,7 @@ static void add_fetches(filler *f, gpp__task *t, int to)
     for (int k = 0; k < p->plan->fetches && p->plan->fetch[k].to <= to; k++) {
         const gpp__fetch *x = &p->plan->fetch[k];
         if (x->to == to && reads_fetch(t, x))
-            add(f, t, role, x->in_port, GPP__READ, k * p->m + (x->whole ? 0 : t->i));
+            add(f, t, role, x->in_port, GPP__READ, k * p->m + (x->whole ? 0 : t->i % p->m));
     }
 }
 
@@ -173,14 +183,29 @@ static void add_gate(filler *f, gpp__task *t)
     if (gpp__plan_gates_devices(p) || !p->shape.wait_for_all || !p->gate[t->j] ||
         t != &p->plan->task[p->last_b[t->j]])
         return;
-    add(f, t, GPP__ROLE_GATE, 0, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE, 0);
+    add(f, t, GPP__ROLE_GATE, 0, p->gate_before[t->j] < 0 ? GPP__WRITE : GPP__READWRITE,
+        t->j / p->depth);
+}
+
+/* Shard s of the gradients of home j. A shard without bytes is none. */
+static void add_shard(filler *f, gpp__task *t, int j, int s, int mode)
+{
+    const gpp__plan_maker *p = f->p;
+    size_t grads = p->spec->stage[j].grads;
+    if (p->learns[j] && (size_t)s * gpp__shard_bytes(grads, p->replicas) < grads)
+        add(f, t, GPP__ROLE_SHARD, s, mode, j * p->replicas + s);
 }
 
 static void add_to_grads(filler *f, gpp__task *t)
 {
-    const gpp__stage_sizes *stage = &f->p->spec->stage[t->j];
-    if (stage->trains && f->p->spec->stage[stage->home].grads > 0)
-        add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    if (!stage->trains || p->spec->stage[stage->home].grads == 0)
+        return;
+    add(f, t, GPP__ROLE_GRADS, 0, add_to(&f->has_grads[stage->home]), stage->home);
+    bool done = p->replicas > 1 && t == &p->plan->task[p->done_b[stage->home]];
+    for (int s = 0; s < p->replicas && done; s++)
+        add_shard(f, t, stage->home, s, GPP__WRITE);
 }
 
 static void access_weight(filler *f, gpp__task *t)
@@ -219,10 +244,21 @@ static void access_backward(filler *f, gpp__task *t)
     add_gate(f, t);
 }
 
+static void add_grads(filler *f, gpp__task *t, int mode)
+{
+    if (f->p->spec->stage[t->j].grads > 0)
+        add(f, t, GPP__ROLE_GRADS, 0, mode, t->j);
+}
+
 static void access_output(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
     const int32_t *first = gpp__edges_to(p, p->n), *end = gpp__edges_to(p, p->n + 1);
+    int replica = t->j / p->depth;
+    while (first < end && p->plan->edge[*first].from / p->depth != replica)
+        first++;
+    while (first < end && p->plan->edge[end[-1]].from / p->depth != replica)
+        end--;
     for (const int32_t *r = first; r < end && t->kind != GPP__SEED; r++)
         add(f, t, GPP__ROLE_OUT, p->plan->edge[*r].out_port, GPP__READ,
             gpp__item_activation(p, t->i, *r));
@@ -231,17 +267,11 @@ static void access_output(filler *f, gpp__task *t)
             add(f, t, GPP__ROLE_GRAD_OUT, p->plan->edge[*r].out_port, GPP__WRITE,
                 gpp__item_gradient(p, t->i, *r));
     if (t->kind != GPP__OUTPUT)
-        add_fetches(f, t, p->n);
+        add_fetches(f, t, p->n + replica);
     if (t->kind == GPP__LOSS)
-        add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses), 0);
+        add(f, t, GPP__ROLE_LOSSES, 0, add_to(&f->has_losses[replica]), replica);
     if (t->kind == GPP__LOSS && p->spec->loss_scratch > 0)
         add(f, t, GPP__ROLE_SCRATCH, 0, GPP__WORKSPACE, t->device);
-}
-
-static void add_grads(filler *f, gpp__task *t, int mode)
-{
-    if (f->p->spec->stage[t->j].grads > 0)
-        add(f, t, GPP__ROLE_GRADS, 0, mode, t->j);
 }
 
 static void access_norm(filler *f, gpp__task *t)
@@ -250,7 +280,36 @@ static void access_norm(filler *f, gpp__task *t)
         add_grads(f, t, GPP__READ);
         add_scratch(f, t);
     }
-    add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms), 0);
+    int replica = t->j / f->p->depth;
+    add(f, t, GPP__ROLE_NORMS, 0, add_to(&f->has_norms[replica]), replica);
+}
+
+static void access_reduce(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    int s = t->j / p->depth;
+    for (int r = 0; r < p->replicas; r++) {
+        int j = gpp__plan_in(p, t->j, r);
+        if (p->spec->stage[j].home == j)
+            add_shard(f, t, j, s, gpp__plan_works(p, r) ? GPP__READWRITE : GPP__WRITE);
+    }
+}
+
+static void access_gather(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    const gpp__stage_sizes *stage = &p->spec->stage[t->j];
+    bool sums = p->shape.backward && stage->home == t->j && p->learns[t->j];
+    for (int s = 0; s < p->replicas && sums; s++)
+        add_shard(f, t, t->j, s, GPP__READ);
+    if (sums)
+        add_grads(f, t, GPP__WRITE);
+    if (!p->spec->statistics || stage->stats == 0)
+        return;
+    for (int r = 0; r < p->replicas; r++)
+        if (gpp__plan_works(p, r))
+            add(f, t, GPP__ROLE_STATS, r, GPP__READ, gpp__plan_in(p, t->j, r));
+    add(f, t, GPP__ROLE_ALL_STATS, 0, GPP__WRITE, t->j);
 }
 
 /* The statistics of all partitions with this home, in their order. */
@@ -259,7 +318,8 @@ static void add_statistics(filler *f, gpp__task *t)
     const gpp__plan_maker *p = f->p;
     for (int j = t->j, port = 0; j < p->n && p->commits[t->j]; j++)
         if (p->spec->stage[j].home == t->j && p->spec->stage[j].stats > 0)
-            add(f, t, GPP__ROLE_STATS, port++, GPP__READ, j);
+            add(f, t, p->replicas > 1 ? GPP__ROLE_ALL_STATS : GPP__ROLE_STATS, port++, GPP__READ,
+                j);
 }
 
 static void access_update(filler *f, gpp__task *t)
@@ -279,12 +339,13 @@ static void access_update(filler *f, gpp__task *t)
         add_scratch(f, t);
     add_statistics(f, t);
     if (p->shape.norms)
-        add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, 0);
+        add(f, t, GPP__ROLE_NORMS, 0, GPP__READ, t->j / p->depth);
     for (int d = 0; d < p->shape.devices && gpp__plan_gates_devices(p); d++)
         if (p->done_on[d] >= 0)
             add(f, t, GPP__ROLE_GATE, d, GPP__READ, d);
-    if (p->shape.wait_for_all && !p->shape.split)
-        add(f, t, GPP__ROLE_GATE, 0, GPP__READ, 0);
+    for (int r = 0; r < p->replicas && p->shape.wait_for_all && !p->shape.split; r++)
+        if (gpp__plan_works(p, r))
+            add(f, t, GPP__ROLE_GATE, r, GPP__READ, r);
 }
 
 /* The most accesses that a task can have. */
@@ -300,6 +361,7 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         edges += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
         edges += p->n;
+    edges += p->replicas > 1 ? p->replicas : 0; /* shards, statistics or gates */
     return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_EDGES;
 }
 
@@ -309,7 +371,8 @@ static void access_all(filler *f)
         [GPP__FORWARD] = access_forward,     [GPP__OUTPUT] = access_output,
         [GPP__LOSS] = access_output,         [GPP__SEED] = access_output,
         [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
-        [GPP__WEIGHT] = access_weight,       [GPP__NORM] = access_norm,
+        [GPP__WEIGHT] = access_weight,       [GPP__REDUCE] = access_reduce,
+        [GPP__GATHER] = access_gather,       [GPP__NORM] = access_norm,
         [GPP__UPDATE] = access_update,
     };
     for (size_t k = 0; k < f->p->plan->tasks; k++) {
@@ -337,7 +400,8 @@ static void settle(filler *f)
 
 gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
 {
-    filler f = {.p = p, .has_grads = calloc(2 * (size_t)p->n, sizeof *f.has_grads)};
+    size_t flags = 2 * (size_t)(p->n + p->replicas);
+    filler f = {.p = p, .has_grads = calloc(flags, sizeof *f.has_grads)};
     size_t room = 1;
     for (size_t k = 0; k < p->plan->tasks; k++)
         room += most_accesses(p, &p->plan->task[k]);
@@ -347,7 +411,10 @@ gpp_status gpp__plan_access(gpp__plan_maker *p, gpp_error *err)
         return gpp__fail(err, GPP_ENOMEM, "accesses of %zu tasks", p->plan->tasks);
     }
     f.has_stats = f.has_grads + p->n;
-    memset(f.has_grads, p->spec->accumulate, (size_t)p->n * sizeof *f.has_grads);
+    f.has_losses = f.has_stats + p->n;
+    f.has_norms = f.has_losses + p->replicas;
+    for (int j = 0; j < p->n; j++)
+        f.has_grads[j] = gpp__plan_adds(p, j);
     access_all(&f);
     settle(&f);
     free(f.has_grads);

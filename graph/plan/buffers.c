@@ -11,11 +11,23 @@
 const char *gpp__class_name(gpp__class c)
 {
     static const char *const name[GPP__CLASSES] = {
-        [GPP__PARAMS] = "parameters", [GPP__GRADS] = "gradients",   [GPP__OPTIMIZER] = "optimizer",
-        [GPP__EDGE] = "edge",         [GPP__TAPE] = "tape",         [GPP__SCRATCH] = "scratch",
-        [GPP__STATS] = "statistics",  [GPP__BACKUP] = "backup",     [GPP__LOSSES] = "losses",
-        [GPP__NORMS] = "norms",       [GPP__GATE] = "gate",         [GPP__PARTIAL] = "partial tape",
-        [GPP__DEFERRED] = "deferred", [GPP__UNPACKED] = "unpacked", [GPP__FETCHED] = "fetched",
+        [GPP__PARAMS] = "parameters",
+        [GPP__GRADS] = "gradients",
+        [GPP__OPTIMIZER] = "optimizer",
+        [GPP__EDGE] = "edge",
+        [GPP__TAPE] = "tape",
+        [GPP__SCRATCH] = "scratch",
+        [GPP__STATS] = "statistics",
+        [GPP__BACKUP] = "backup",
+        [GPP__LOSSES] = "losses",
+        [GPP__NORMS] = "norms",
+        [GPP__GATE] = "gate",
+        [GPP__PARTIAL] = "partial tape",
+        [GPP__DEFERRED] = "deferred",
+        [GPP__UNPACKED] = "unpacked",
+        [GPP__FETCHED] = "fetched",
+        [GPP__SHARD] = "shard",
+        [GPP__ALL_STATS] = "all statistics",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -41,6 +53,8 @@ static gpp__class class_of(int role)
         [GPP__ROLE_DEFERRED] = GPP__DEFERRED,
         [GPP__ROLE_FETCHED] = GPP__FETCHED,
         [GPP__ROLE_FETCHED_END] = GPP__FETCHED,
+        [GPP__ROLE_SHARD] = GPP__SHARD,
+        [GPP__ROLE_ALL_STATS] = GPP__ALL_STATS,
     };
     return (gpp__class)of[role];
 }
@@ -48,15 +62,30 @@ static gpp__class class_of(int role)
 /* The most that a task on the device needs. */
 static size_t scratch_of(const gpp__plan_maker *p, int device)
 {
-    size_t most = device == p->last_device ? p->spec->loss_scratch : 0;
-    for (int j = 0; j < p->n; j++)
-        if (p->shape.device_of[j] == device && p->spec->stage[j].scratch > most)
-            most = p->spec->stage[j].scratch;
+    size_t most = 0;
+    for (int j = 0; j < p->n; j++) {
+        size_t loss = j == gpp__plan_end(p, j) ? p->spec->loss_scratch : 0;
+        size_t need = p->spec->stage[j].scratch > loss ? p->spec->stage[j].scratch : loss;
+        if (p->shape.device_of[j] == device && need > most)
+            most = need;
+    }
     return most;
 }
 
+size_t gpp__shard_bytes(size_t grads, int replicas)
+{
+    return gpp__align((grads + (size_t)replicas - 1) / (size_t)replicas);
+}
+
+static size_t bytes_of_shard(const gpp__plan_maker *p, int j, int s)
+{
+    size_t grads = p->spec->stage[j].grads, each = gpp__shard_bytes(grads, p->replicas);
+    size_t left = gpp__align(grads) - (size_t)s * each;
+    return left < each ? left : each;
+}
+
 /* SIZE_MAX: too many to be counted. */
-static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
+static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
 {
     const gpp__stage_sizes *stage = p->spec->stage;
     size_t bytes = SIZE_MAX;
@@ -80,6 +109,11 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
     case GPP__STATS:
         gpp__mul(stage[j].stats, (size_t)p->m, &bytes);
         return bytes;
+    case GPP__ALL_STATS:
+        gpp__mul(stage[j].stats, (size_t)p->shape.micro_batches, &bytes);
+        return bytes;
+    case GPP__SHARD:
+        return bytes_of_shard(p, j, slot);
     case GPP__BACKUP:
         gpp__add(stage[j].params, stage[j].optimizer, &bytes);
         return bytes;
@@ -94,24 +128,25 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j)
     }
 }
 
-static int device_of(const gpp__plan_maker *p, gpp__class cls, int j)
+static int device_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
 {
+    const int *of = p->shape.device_of;
     switch (cls) {
     case GPP__EDGE:
         return gpp__edge_consumer(p, j);
     case GPP__SCRATCH:
         return j;
     case GPP__FETCHED:
-        return p->plan->fetch[j].to < p->n ? p->shape.device_of[p->plan->fetch[j].to]
-                                           : p->last_device;
+        return of[p->plan->fetch[j].to < p->n ? p->plan->fetch[j].to
+                                              : (p->plan->fetch[j].to - p->n + 1) * p->depth - 1];
     case GPP__LOSSES:
-        return p->last_device;
+        return of[(slot + 1) * p->depth - 1];
     case GPP__GATE:
-        return gpp__plan_gates_devices(p) ? j : p->shape.device_of[0];
+        return gpp__plan_gates_devices(p) ? j : of[j * p->depth];
     case GPP__NORMS:
-        return p->shape.device_of[0];
+        return of[slot * p->depth];
     default:
-        return p->shape.device_of[j];
+        return of[j];
     }
 }
 
@@ -133,10 +168,13 @@ bool gpp__plan_has_note(const gpp__plan *plan, const gpp__buffer *b)
 static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot)
 {
     gpp__buffer b = {.cls = (uint8_t)cls, .j = j, .slot = slot, .other = -1};
-    b.bytes = gpp__align(bytes_of(p, cls, j));
-    b.device = device_of(p, cls, j);
-    if (cls == GPP__EDGE && are_apart(p, gpp__edge_producer(p, j), b.device))
-        b.other = gpp__edge_producer(p, j);
+    b.bytes = gpp__align(bytes_of(p, cls, j, slot));
+    b.device = device_of(p, cls, j, slot);
+    int second = cls == GPP__EDGE    ? gpp__edge_producer(p, j)
+                 : cls == GPP__SHARD ? p->shape.device_of[gpp__plan_in(p, j, slot)]
+                                     : b.device;
+    if (are_apart(p, second, b.device))
+        b.other = second;
     if (gpp__plan_has_note(p->plan, &b) &&
         !gpp__add(b.bytes, b.bytes ? GPP__NOTE_BYTES : 0, &b.bytes))
         b.bytes = 0;
@@ -146,9 +184,13 @@ static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, in
 /* The partition, device or fetch, and the slot, of an access to something other than an item. */
 static int whose(const gpp__plan_maker *p, const gpp__access *a, int *slot)
 {
-    bool fetched = class_of(a->role) == GPP__FETCHED;
-    *slot = fetched ? a->buffer % p->m : 0;
-    return fetched ? a->buffer / p->m : a->buffer;
+    gpp__class cls = class_of(a->role);
+    int width = cls == GPP__FETCHED                       ? p->m
+                : cls == GPP__SHARD                       ? p->replicas
+                : cls == GPP__LOSSES || cls == GPP__NORMS ? p->replicas
+                                                          : 1;
+    *slot = a->buffer % width;
+    return a->buffer / width;
 }
 
 /* A row for each class. Entry j is the number of the buffers of partition, edge, device or fetch j
@@ -221,7 +263,8 @@ static bool count_bytes(gpp__plan *plan)
 {
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        if (b->bytes == 0 || !gpp__add(plan->bytes[b->device], b->bytes, &plan->bytes[b->device]))
+        size_t own = gpp__plan_own_bytes(b), *sum = &plan->bytes[b->device];
+        if (b->bytes == 0 || !gpp__add(*sum, own, sum))
             return false;
         if (b->other >= 0 && !gpp__add(plan->bytes[b->other], b->bytes, &plan->bytes[b->other]))
             return false;

@@ -53,6 +53,7 @@ static int columns_of(const gpp__plan *plan, int kind)
     case GPP__FORWARD:
     case GPP__RECOMPUTE:
     case GPP__WEIGHT:
+    case GPP__REDUCE:
     case GPP__NORM:
     case GPP__UPDATE:
         return 1;

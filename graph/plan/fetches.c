@@ -18,7 +18,7 @@ const gpp__value *gpp__model_input(const gpp__recipe *r, int j, int k)
 
 int gpp__fetches_most(const gpp__recipe *r)
 {
-    return r->network->inputs + GPP__END_GRAD + r->network->outputs;
+    return r->replicas * (r->network->inputs + GPP__END_GRAD + r->network->outputs);
 }
 
 static size_t bytes_of(const gpp__desc *d, const gpp__desc *rows_of, const gpp__program_set *set)
@@ -34,11 +34,11 @@ static size_t most_bytes(const gpp__desc *d, const gpp__desc *rows_of, const gpp
     return a > b ? a : b;
 }
 
-/* The fetches of losses and seeds: targets, class weights, gradients of outputs. */
-static int find_ends(const gpp__recipe *r, const gpp__program_set *full,
+/* The fetches of a replica's losses and seeds: targets, class weights, gradients of outputs. */
+static int find_ends(const gpp__recipe *r, int replica, const gpp__program_set *full,
                      const gpp__program_set *last, gpp__fetch fetch[])
 {
-    int count = 0, to = r->partitions;
+    int count = 0, to = r->partitions + replica;
     if (r->loss)
         fetch[count++] = (gpp__fetch){.to = to,
                                       .in_port = GPP__END_TARGET,
@@ -59,8 +59,8 @@ static int find_ends(const gpp__recipe *r, const gpp__program_set *full,
 int gpp__fetches_find(const gpp__recipe *r, const int node_of[], const gpp__program_set *full,
                       const gpp__program_set *last, gpp__fetch fetch[])
 {
-    int count = 0, end = r->partitions - 1;
-    for (int j = 0; j <= end; j++) {
+    int count = 0;
+    for (int j = 0; j < r->partitions; j++) {
         const gpp__port *port = gpp__set_in(r, full, j);
         for (int k = 0; has_to_fetch(r, node_of, j) && k < r->stage[j].ins; k++) {
             const gpp__value *v = gpp__model_input(r, j, k);
@@ -73,5 +73,8 @@ int gpp__fetches_find(const gpp__recipe *r, const int node_of[], const gpp__prog
                                               .recompute_reads = port[k].recompute_reads};
         }
     }
-    return has_to_fetch(r, node_of, end) ? count + find_ends(r, full, last, fetch + count) : count;
+    for (int k = 0; k < r->replicas; k++)
+        if (has_to_fetch(r, node_of, gpp__recipe_end(r, k)))
+            count += find_ends(r, k, full, last, fetch + count);
+    return count;
 }

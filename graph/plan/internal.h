@@ -34,11 +34,12 @@ typedef struct gpp__links {
 typedef struct gpp__plan_maker {
     const gpp__plan_spec *spec;
     gpp__step_shape shape; /* window and wait_for_all included */
-    int n, m, edges;
-    size_t cells;    /* n · m */
-    int32_t items;   /* (2 edges + 3 n) · m */
-    int pools;       /* edges + 3 n */
-    int last_device; /* of partition n - 1, which stands for the caller */
+    int n, edges;
+    int replicas, depth; /* partitions of a replica */
+    int m;               /* the most micro-batches of a replica */
+    size_t cells;        /* n · m */
+    int32_t items;       /* (2 edges + 3 n) · m */
+    int pools;           /* edges + 3 n */
     gpp__table table;
     gpp__plan *plan;
 
@@ -47,7 +48,8 @@ typedef struct gpp__plan_maker {
     bool *learns;       /* [n] home j holds parameters of a partition that trains */
     bool *commits;      /* [n] home j's update folds in statistics of a partition */
     bool *gate;     /* [n] the last backward of j is a gate: updates wait for it, where they wait
-                       for all backwards. Partition 0 has a gate. So has a partition that hands no
+                       for all backwards. A replica's first partition has a gate. So has one that
+                       hands no
                        gradient to an earlier one: nothing else tells that its backward has ended.
                        Any other partition's backwards come before the last backward of an earlier
                        partition, and so on down to a gate */
@@ -57,13 +59,15 @@ typedef struct gpp__plan_maker {
 
     /* order.c */
     gpp__task_index index;
-    size_t needs;         /* number of plan->need */
-    int32_t *first_b;     /* [n] the first task of j that writes gradients of parameters: a W where
+    size_t needs; /* number of plan->need */
+    int32_t *
+        first_b; /* [n] (these are in one piece) the first task of j that writes gradients of parameters: a W where
                              j has W's, else a backward; -1: none */
     int32_t *last_b;      /* [n] the last backward of j; -1: none */
     int32_t *done_b;      /* [n] home j: the last backward or W of all partitions with that home;
                              others: the last of j */
     int32_t *gate_before; /* [n] the gate that opens before the gate of j; -1: none */
+    int32_t *last_f;      /* [n] the last forward of j; -1: none */
     int32_t *done_on;     /* [devices] the last backward or W of a device; -1: none. With split
                              backwards these are the gates. They have no order among themselves: W's
                              end everywhere at about the same time */
@@ -92,6 +96,31 @@ gpp_status gpp__plan_messages(gpp__plan_maker *maker, gpp_error *err);
 /** Count the bytes of all buffers and copies. */
 gpp_status gpp__plan_count(gpp__plan_maker *maker, gpp_error *err);
 
+/* --- replicas --------------------------------------------------------------------------------- */
+
+/** The last partition of the replica of j. It stands for the caller. */
+static inline int gpp__plan_end(const gpp__plan_maker *maker, int j)
+{
+    return (j / maker->depth + 1) * maker->depth - 1;
+}
+/** The replica has micro-batches in this step. */
+static inline bool gpp__plan_works(const gpp__plan_maker *maker, int r)
+{
+    return gpp__shape_pieces(&maker->shape, r) > 0;
+}
+/** Partition j of its replica, in replica r. */
+static inline int gpp__plan_in(const gpp__plan_maker *maker, int j, int r)
+{
+    return r * maker->depth + j % maker->depth;
+}
+
+/** Backwards of partition j add to the gradients at hand: those of one replica, as all have the
+ * same. */
+static inline bool gpp__plan_adds(const gpp__plan_maker *maker, int j)
+{
+    return maker->spec->accumulate && j < maker->depth;
+}
+
 /* --- edges ------------------------------------------------------------------------------------ */
 
 /** The first of the edges to partition j (n: to the caller), and of those from partition j. The
@@ -111,31 +140,32 @@ static inline int gpp__edge_producer(const gpp__plan_maker *maker, int r)
 }
 static inline int gpp__edge_consumer(const gpp__plan_maker *maker, int r)
 {
-    int to = maker->plan->edge[r].to;
-    return to < maker->n ? maker->shape.device_of[to] : maker->last_device;
+    const gpp__edge *edge = &maker->plan->edge[r];
+    return maker->shape
+        .device_of[edge->to < maker->n ? edge->to : gpp__plan_end(maker, edge->from)];
 }
 
 /* --- items and pools -------------------------------------------------------------------------- */
 
 static inline int32_t gpp__item_activation(const gpp__plan_maker *maker, int i, int r)
 {
-    return r * maker->m + i;
+    return r * maker->m + i % maker->m;
 }
 static inline int32_t gpp__item_gradient(const gpp__plan_maker *maker, int i, int r)
 {
-    return (maker->edges + r) * maker->m + i;
+    return (maker->edges + r) * maker->m + i % maker->m;
 }
 static inline int32_t gpp__item_tape(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->edges + j) * maker->m + i;
+    return (2 * maker->edges + j) * maker->m + i % maker->m;
 }
 static inline int32_t gpp__item_partial(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->edges + maker->n + j) * maker->m + i;
+    return (2 * maker->edges + maker->n + j) * maker->m + i % maker->m;
 }
 static inline int32_t gpp__item_deferred(const gpp__plan_maker *maker, int i, int j)
 {
-    return (2 * maker->edges + 2 * maker->n + j) * maker->m + i;
+    return (2 * maker->edges + 2 * maker->n + j) * maker->m + i % maker->m;
 }
 /** Pools 0 ... edges - 1 are the edges'. Then come n pools of tapes, n of partial tapes and n of
  * deferred gradients, by partition. */
@@ -153,7 +183,7 @@ static inline int gpp__pool_partition(const gpp__plan_maker *maker, int pool)
 {
     return (pool - maker->edges) % maker->n;
 }
-/** Updates wait for all backwards by a gate of each device, instead of gates of partitions. */
+/** Updates wait for all backwards by a gate of each device, instead of one of each replica. */
 static inline bool gpp__plan_gates_devices(const gpp__plan_maker *maker)
 {
     return maker->shape.wait_for_all && maker->shape.split;

@@ -136,6 +136,12 @@ gpp_status gpp__plan_messages(gpp__plan_maker *p, gpp_error *err)
     return GPP_OK;
 }
 
+/* Classes that more than two devices use. */
+static bool has_copies(gpp__class cls)
+{
+    return cls == GPP__NORMS || cls == GPP__GATE || cls == GPP__STATS;
+}
+
 int gpp__plan_payer(const gpp__plan *plan, size_t buffer, int rank)
 {
     const gpp__buffer *b = &plan->buffer[buffer];
@@ -143,7 +149,7 @@ int gpp__plan_payer(const gpp__plan *plan, size_t buffer, int rank)
         return b->device;
     if (b->other >= 0 && gpp__plan_rank(plan, b->other) == rank)
         return b->other;
-    for (size_t k = 0; (b->cls == GPP__NORMS || b->cls == GPP__GATE) && k < plan->copies; k++)
+    for (size_t k = 0; has_copies((gpp__class)b->cls) && k < plan->copies; k++)
         if (plan->copy[k].buffer == (int32_t)buffer &&
             gpp__plan_rank(plan, plan->copy[k].device) == rank)
             return plan->copy[k].device;

@@ -34,7 +34,9 @@ static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
     if (status != GPP_OK)
         return status;
     p->n = p->shape.partitions;
-    p->m = p->shape.micro_batches;
+    p->replicas = gpp__shape_replicas(&p->shape);
+    p->depth = gpp__shape_depth(&p->shape);
+    p->m = gpp__shape_share(&p->shape);
     p->cells = (size_t)p->n * (size_t)p->m;
     p->plan->device_of = malloc((size_t)p->n * sizeof *p->plan->device_of);
     p->plan->trains = malloc((size_t)p->n * sizeof *p->plan->trains);
@@ -52,7 +54,6 @@ static gpp_status copy_shape(gpp__plan_maker *p, gpp_error *err)
     }
     p->shape.device_of = p->plan->device_of;
     p->shape.trains = p->plan->trains;
-    p->last_device = p->shape.device_of[p->n - 1];
     p->plan->shape = p->shape;
     p->plan->shape.cost = NULL;
     return GPP_OK;
@@ -62,7 +63,8 @@ static gpp_status check_home(const gpp__plan_maker *p, int j, gpp_error *err)
 {
     int home = p->spec->stage[j].home;
     const int *device_of = p->shape.device_of;
-    if (home < 0 || home > j || p->spec->stage[home].home != home)
+    if (home < 0 || home > j || p->spec->stage[home].home != home ||
+        home / p->depth != j / p->depth)
         return gpp__fail(err, GPP_EINVAL,
                          "partition %d has its parameters in partition %d, expected itself or an "
                          "earlier one that has its own",
@@ -81,7 +83,8 @@ static gpp_status check_edge(const gpp__plan_maker *p, int r, gpp_error *err)
     char name[64] = "";
     if (edge->name)
         snprintf(name, sizeof name, " (\"%.50s\")", edge->name);
-    if (edge->from < 0 || edge->from >= edge->to || edge->to > p->n)
+    bool inside = edge->to == p->n || edge->to / p->depth == edge->from / p->depth;
+    if (edge->from < 0 || edge->from >= edge->to || edge->to > p->n || !inside)
         return gpp__fail(
             err, GPP_EINVAL,
             "edge %d%s goes from partition %d to %d, expected forwards within 0 ... %d", r, name,
@@ -99,9 +102,10 @@ static gpp_status check_fetch(const gpp__plan_maker *p, int k, gpp_error *err)
 {
     const gpp__fetch *f = &p->spec->fetch[k];
     int least = k > 0 ? p->spec->fetch[k - 1].to : 0;
-    if (f->to < least || f->to > p->n)
+    int most = p->n + p->replicas - 1;
+    if (f->to < least || f->to > most)
         return gpp__fail(err, GPP_EINVAL, "fetch %d goes to partition %d, expected %d ... %d", k,
-                         f->to, least, p->n);
+                         f->to, least, most);
     if (f->in_port < 0 || f->in_port > UINT16_MAX || f->bytes == 0)
         return gpp__fail(err, GPP_EINVAL,
                          "fetch %d has port %d and %zu bytes, expected 0 ... %d and some", k,
@@ -189,10 +193,11 @@ static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
 {
     for (int j = 0; j < p->n; j++) {
         const int32_t *r = gpp__edges_from(p, j), *end = gpp__edges_from(p, j + 1);
-        while (r < end && p->plan->edge[*r].to != j + 1)
+        int next = gpp__shape_next(&p->shape, j);
+        while (r < end && p->plan->edge[*r].to != next)
             r++;
-        if (r == end && j < p->n - 1)
-            return gpp__fail(err, GPP_EINVAL, "there is no edge from partition %d to %d", j, j + 1);
+        if (r == end && next < p->n)
+            return gpp__fail(err, GPP_EINVAL, "there is no edge from partition %d to %d", j, next);
         if (r == end)
             return gpp__fail(err, GPP_EINVAL, "there is no edge from partition %d to the caller",
                              j);
@@ -204,10 +209,11 @@ static gpp_status check_chain(const gpp__plan_maker *p, gpp_error *err)
 static void find_roles(gpp__plan_maker *p)
 {
     for (int j = p->n - 1; j >= 0; j--) {
+        int next = gpp__shape_next(&p->shape, j);
         p->reach[j] = j;
         for (const int32_t *r = gpp__edges_from(p, j); r < gpp__edges_from(p, j + 1); r++)
-            if (p->plan->edge[*r].to == j + 1 && p->plan->edge[*r].grad)
-                p->reach[j] = j + 1 < p->n ? p->reach[j + 1] : p->n;
+            if (p->plan->edge[*r].to == next && p->plan->edge[*r].grad)
+                p->reach[j] = next < p->n ? p->reach[next] : p->n;
         p->gate[j] = true;
         for (const int32_t *r = gpp__edges_to(p, j); r < gpp__edges_to(p, j + 1); r++)
             p->gate[j] = p->gate[j] && !p->plan->edge[*r].grad;
@@ -276,7 +282,7 @@ static gpp_status make(gpp__plan_maker *p, gpp_error *err)
     if (status == GPP_OK)
         status = take_edges(p, err);
     if (status == GPP_OK)
-        status = p->spec->schedule->generate(p->spec->schedule, &p->shape, &p->table, err);
+        status = gpp__schedule_table(p->spec->schedule, &p->shape, &p->table, err);
     if (status == GPP_OK)
         status = gpp__index_init(&p->index, &p->table, &p->shape, err);
     if (status == GPP_OK)

@@ -31,7 +31,7 @@ typedef struct gpp__stage_sizes {
     size_t scratch;  /* the most that a task of the partition needs */
     size_t stats;    /* statistics of one micro-batch; 0: none */
     int home;    /* the partition that holds its parameters, gradients and optimizer state: itself
-                    or, of the partitions on its device that share some, the first */
+                    or, of its replica's on its device that share some, the first */
     bool trains; /* has parameters that learn */
     bool may_fail;
 } gpp__stage_sizes;
@@ -57,7 +57,7 @@ typedef struct gpp__edge {
 /** A tensor of the caller's that a partition's device has to fetch. Each piece has a buffer of its
  * own, which is filled before the first task that reads the piece and stays for the others. */
 typedef struct gpp__fetch {
-    int to;       /* a partition; `partitions`: losses and seeds */
+    int to;       /* a partition; `partitions` + r: losses and seeds of replica r */
     int in_port;  /* of the partition; for losses and seeds a gpp__end_port */
     size_t bytes; /* > 0; of a micro-batch, or of the whole tensor */
     bool whole;   /* every micro-batch reads all of it */
@@ -69,8 +69,8 @@ typedef struct gpp__plan_spec {
                               the shape or the schedule says so */
     const gpp__schedule *schedule;
     const gpp__stage_sizes *stage; /* [partitions] */
-    const gpp__edge *edge; /* [edges] every partition has one to the next, the last partition one to
-                              the caller */
+    const gpp__edge *edge; /* [edges] every partition has one to the next of its replica, the last
+                              one to the caller */
     int edges;
     const gpp__fetch *fetch; /* [fetches] by ascending partition */
     int fetches;
@@ -98,11 +98,14 @@ typedef enum gpp__class {
     GPP__SCRATCH,   /* of device j */
     GPP__STATS,     /* of partition j: a record of each micro-batch */
     GPP__BACKUP,    /* of home j: parameters, then optimizer state, before the update */
-    GPP__LOSSES,    /* the only one: the loss of each micro-batch */
-    GPP__NORMS,     /* the only one: sums of squares of all partitions */
-    GPP__GATE,      /* the only one, or one of device j with split backwards: it carries an order */
+    GPP__LOSSES,    /* the only one: the loss of each micro-batch; slot r has replica r's */
+    GPP__NORMS,     /* the only one: sums of squares of all partitions; slot r is replica r's */
+    GPP__GATE,      /* of replica j, or of device j with split backwards: it carries an order */
     GPP__FETCHED,   /* of fetch j; slot i is micro-batch i's */
     GPP__UNPACKED,  /* of device j: gradients in the caller's layout; no plan has such buffers */
+    GPP__SHARD, /* of home j: shard `slot` of its gradients, in their memory. Replica `slot` adds
+                       the replicas' shards up, and has a copy where it shares no memory with j */
+    GPP__ALL_STATS, /* of partition j: the records of all replicas' micro-batches */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
@@ -175,6 +178,18 @@ typedef struct gpp__plan {
 gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error *err);
 void gpp__plan_free(gpp__plan *plan);
 
+/** Bytes that a buffer takes on its device. A shard is in the memory of its gradients. */
+static inline size_t gpp__plan_own_bytes(const gpp__buffer *b)
+{
+    return b->cls == GPP__SHARD ? 0 : b->bytes;
+}
+/** Bytes of each shard of so many bytes of gradients, except that the last ones may have fewer. */
+size_t gpp__shard_bytes(size_t grads, int replicas);
+/** The replica of a partition. */
+static inline int gpp__plan_replica(const gpp__plan *plan, int j)
+{
+    return j / gpp__shape_depth(&plan->shape);
+}
 /** The rank of a device. */
 static inline int gpp__plan_rank(const gpp__plan *plan, int device)
 {

@@ -70,9 +70,10 @@ static bool edge_lasts(const gpp__plan_maker *p, const gpp__edge *r)
  * without knowing each other. -1: the item does not outlive its plan. */
 static int32_t fixed_slot(const gpp__plan_maker *p, int32_t item)
 {
-    int row = item / p->m, i = item % p->m, c = p->shape.checkpointed, j = row - 2 * p->edges;
+    int row = item / p->m, i = item % p->m, j = row - 2 * p->edges;
     if (!gpp__plan_is_half(p))
         return -1;
+    int c = gpp__shape_recomputes(&p->shape, (j < 0 ? 0 : j % p->n) / p->depth);
     if (row < p->edges)
         return edge_lasts(p, &p->plan->edge[row]) ? i : -1;
     if (j >= 2 * p->n) /* deferred gradients are for a W of the same plan */

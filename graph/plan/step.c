@@ -90,13 +90,16 @@ static gpp__edge edge_of(const gpp__recipe *r, const gpp__recipe_edge *c,
 static gpp__step_shape step_shape(const gpp__recipe *r, gpp_checkpoint checkpoint, unsigned flags,
                                   int m)
 {
+    int share = r->replicas > 1 ? r->chunks : m;
     int checkpointed = checkpoint == GPP_CHECKPOINT_NEVER         ? 0
-                       : checkpoint == GPP_CHECKPOINT_EXCEPT_LAST ? m - 1
-                                                                  : m;
+                       : checkpoint == GPP_CHECKPOINT_EXCEPT_LAST ? share - 1
+                                                                  : share;
     bool trains = flags & (GPP__DO_BACKWARD | GPP__DO_KEEP);
     return (gpp__step_shape){
         .partitions = r->partitions,
         .micro_batches = m,
+        .replicas = r->replicas,
+        .share = share,
         .devices = r->devices,
         .device_of = r->device_of,
         .checkpointed = trains ? checkpointed : 0,
@@ -151,13 +154,16 @@ static bool commits_early(const gpp__recipe *r, unsigned flags, const sizes *z)
     return early;
 }
 
-/* Scratch for the loss where the last partition's device does not reach the caller's memory. */
+/* Scratch for the loss where a replica's last device does not reach the caller's memory. */
 static size_t loss_scratch(const gpp__recipe *r, unsigned flags, const gpp__program_set *full,
                            const gpp__program_set *last)
 {
     const gpp__desc *y = &r->y_desc;
     int64_t rows = gpp__desc_rows(y, full->rows.rows), other = gpp__desc_rows(y, last->rows.rows);
-    if (!(flags & GPP__DO_LOSS) || !gpp__recipe_on_gpu(r, r->device_of[r->partitions - 1]))
+    bool on_gpu = false;
+    for (int k = 0; k < r->replicas; k++)
+        on_gpu |= gpp__recipe_on_gpu(r, r->device_of[gpp__recipe_end(r, k)]);
+    if (!(flags & GPP__DO_LOSS) || !on_gpu)
         return 0;
     return gpp__loss_staging(r->loss, r->loss_attr, y, rows > other ? rows : other);
 }
@@ -232,14 +238,16 @@ static gpp_status cut_batches(const gpp__recipe *r, const gpp__step_plan *s, int
     bool has_cells = s->flags & (GPP__DO_FORWARD | GPP__DO_BACKWARD);
     for (int b = 0; b < GPP__BATCHES; b++) {
         int64_t rows = b < r->batches ? s->rows.rows[b] : 0;
-        int pieces = gpp__chunk(rows, has_cells ? r->chunks : 1, &full->rows[b], &last->rows[b]);
+        int pieces =
+            gpp__chunk(rows, has_cells ? gpp__recipe_chunks(r) : 1, &full->rows[b], &last->rows[b]);
         if (b == 0)
             *m = pieces;
         else if (b < r->batches && pieces != *m)
             return gpp__fail(err, GPP_ESHAPE,
                              "with %d chunks the mini-batches give different numbers of pieces: "
                              "%lld rows give %d, %lld rows give %d",
-                             r->chunks, (long long)s->rows.rows[0], *m, (long long)rows, pieces);
+                             gpp__recipe_chunks(r), (long long)s->rows.rows[0], *m, (long long)rows,
+                             pieces);
         else if (b < r->batches && has_cells && !rows != !s->rows.rows[0])
             return gpp__fail(err, GPP_ESHAPE,
                              "mini-batch %d has %lld rows, mini-batch 0 has %lld: both or none may "

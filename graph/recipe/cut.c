@@ -21,7 +21,7 @@ static gpp_status given_balance(gpp__recipe *r, const int *balance, gpp_error *e
     size_t at = 0;
     int64_t sum = 0;
     int least = 1, at_least = 0;
-    for (int j = 0; j < r->partitions; j++) {
+    for (int j = 0; j < gpp__recipe_depth(r); j++) {
         if (at < sizeof text)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%d", j ? ", " : "", balance[j]);
         sum += balance[j];
@@ -72,8 +72,8 @@ static gpp_status automatic_balance(gpp__recipe *r, gpp_error *err)
     for (int u = 0; u < r->model->count; u++)
         for (int k = r->network->first[u]; k < r->network->first[u + 1]; k++)
             cost[u] += gpp__guess_cost(&r->network->node[k]);
-    gpp_status status =
-        gpp_balance_minmax((size_t)r->model->count, cost, (size_t)r->partitions, r->balance, err);
+    gpp_status status = gpp_balance_minmax((size_t)r->model->count, cost,
+                                           (size_t)gpp__recipe_depth(r), r->balance, err);
     free(cost);
     return status;
 }
@@ -130,7 +130,7 @@ static gpp_status count_partitions(gpp__recipe *r, const gpp_pipe_options *o, bo
         return gpp__fail(err, GPP_EINVAL,
                          "the devices that layers are placed on make %d partitions, not %d",
                          derived, o->partitions);
-    r->partitions = *derive ? derived : o->partitions ? o->partitions : 1;
+    r->partitions = r->replicas * (*derive ? derived : o->partitions ? o->partitions : 1);
     return GPP_OK;
 }
 
@@ -148,6 +148,16 @@ static gpp_status allocate(gpp__recipe *r, gpp_error *err)
                : gpp__fail(err, GPP_ENOMEM, "%d partitions", r->partitions);
 }
 
+/* All replicas are cut alike. */
+static void repeat_cut(gpp__recipe *r)
+{
+    for (int j = gpp__recipe_depth(r), k = 0; j < r->partitions; j++, k++) {
+        r->balance[j] = r->balance[k];
+        r->first[j] = r->first[k];
+        r->requested[j] = r->requested[k];
+    }
+}
+
 gpp_status gpp__cut(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
     bool derive;
@@ -162,8 +172,10 @@ gpp_status gpp__cut(gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
         status = given_balance(r, o->balance, err);
     else if (r->model->count)
         status = automatic_balance(r, err);
-    for (int j = 1; status == GPP_OK && j < r->partitions; j++)
+    for (int j = 1; status == GPP_OK && j < gpp__recipe_depth(r); j++)
         r->first[j] = r->first[j - 1] + r->balance[j - 1];
+    if (status == GPP_OK)
+        repeat_cut(r);
     return status;
 }
 
@@ -195,6 +207,21 @@ static void join(gpp__recipe *r, int a, int b)
     r->shares = true;
 }
 
+/* Partition b has a layer that shares parameters with one of partition a. */
+static gpp_status share_home(gpp__recipe *r, const gpp__layer *l, int a, int b, gpp_error *err)
+{
+    const gpp__layer *owner = &r->network->node[l->shares];
+    if (r->device_of[a] != r->device_of[b])
+        return gpp__fail_layer(err, GPP_EINVAL, l->index,
+                               "layers %d (\"%s\") and %d (\"%s\") share parameters and must be "
+                               "on one device, but are on %s and %s",
+                               owner->index, owner->label, l->index, l->label,
+                               r->device_name[r->device_of[a]], r->device_name[r->device_of[b]]);
+    if (a != b && r->home[a] != r->home[b])
+        join(r, a, b);
+    return GPP_OK;
+}
+
 gpp_status gpp__cut_homes(gpp__recipe *r, gpp_error *err)
 {
     for (int j = 0; j < r->partitions; j++)
@@ -203,17 +230,12 @@ gpp_status gpp__cut_homes(gpp__recipe *r, gpp_error *err)
         const gpp__layer *l = &r->network->node[k];
         if (l->shares < 0)
             continue;
-        const gpp__layer *owner = &r->network->node[l->shares];
         int a = partition_of_node(r, l->shares), b = partition_of_node(r, k);
-        if (r->device_of[a] != r->device_of[b])
-            return gpp__fail_layer(
-                err, GPP_EINVAL, l->index,
-                "layers %d (\"%s\") and %d (\"%s\") share parameters and must be "
-                "on one device, but are on %s and %s",
-                owner->index, owner->label, l->index, l->label, r->device_name[r->device_of[a]],
-                r->device_name[r->device_of[b]]);
-        if (a != b && r->home[a] != r->home[b])
-            join(r, a, b);
+        gpp_status status = GPP_OK;
+        for (int at = 0; at < r->partitions && status == GPP_OK; at += gpp__recipe_depth(r))
+            status = share_home(r, l, at + a, at + b, err);
+        if (status != GPP_OK)
+            return status;
     }
     return GPP_OK;
 }
@@ -236,7 +258,7 @@ static gpp__recipe_edge edge_of(const gpp__recipe *r, int from, int port)
     if (v->skip)
         snprintf(c.name, sizeof c.name, "%s%s%s", v->name.ns, *v->name.ns ? "." : "", v->name.name);
     if (v->consumer != GPP__CALLER) {
-        c.to = partition_of_node(r, v->consumer);
+        c.to = from - from % gpp__recipe_depth(r) + partition_of_node(r, v->consumer);
         c.in_port = in_port_of(&r->stage[c.to], value);
     }
     return c;

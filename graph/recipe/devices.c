@@ -70,12 +70,23 @@ static void local_release(local *l)
     gpp__devices_free(l->device, l->devices);
 }
 
+/* Each replica has as many of the places as the others, if there are that many, and its partitions
+ * take turns there. */
+static int in_turn_of(const gpp__recipe *r, int j, int places)
+{
+    int depth = gpp__recipe_depth(r), each = places / r->replicas;
+    return each > 0 ? j / depth * each + j % depth % each
+                    : (int)((int64_t)j * places / r->partitions);
+}
+
 /* Where nobody chooses, partitions go to the first devices of a cluster. Where these are fewer,
  * neighbours share one or, if `in_turn`, every device has a partition in each round. */
 static void take_described(const gpp__recipe *r, local *l, int j, bool in_turn)
 {
     int n = r->partitions, devices = r->cluster->devices;
-    int d = n <= devices ? j : in_turn ? j % devices : (int)((int64_t)j * devices / n);
+    int d = n <= devices ? j
+            : in_turn    ? in_turn_of(r, j, devices)
+                         : (int)((int64_t)j * devices / n);
     l->rank[j] = r->cluster->device[d].node;
     l->specs[j] = r->cluster->device[d].name;
 }
@@ -92,7 +103,9 @@ static gpp_status read_ranks(const gpp__recipe *r, const gpp_pipe_options *o, lo
             take_described(r, l, j, in_turn);
             continue;
         }
-        l->rank[j] = rank >= 0 ? rank : gpp__ranks_default(&r->ranks, j, r->partitions, in_turn);
+        l->rank[j] = rank >= 0 ? rank
+                     : in_turn ? in_turn_of(r, j, r->ranks.count)
+                               : gpp__ranks_default(&r->ranks, j, r->partitions);
         if (rank >= r->ranks.count)
             return gpp__fail(err, GPP_ENODEV,
                              "partition %d is to be on \"%s\", but there are %d ranks", j, spec,
@@ -191,7 +204,7 @@ static gpp_status choose_here(gpp__recipe *r, const gpp__recipe_site *site, loca
                                      &l->devices, l->device_of, err);
     }
     for (int k = 0; !l->named && r->schedule == &gpp__schedule_interleaved && k < l->count; k++)
-        l->device_of[k] = k % l->devices; /* every device has a partition in each round */
+        l->device_of[k] = l->count == r->partitions ? in_turn_of(r, k, l->devices) : k % l->devices;
     free(specs);
     return status;
 }
@@ -355,10 +368,14 @@ gpp_status gpp__choose_devices(gpp__recipe *r, const gpp_pipe_options *o,
 /* Every placed layer is in a partition that runs there. */
 static gpp_status check_placement(const gpp__recipe *r, const gpp_pipe_options *o, gpp_error *err)
 {
-    for (int u = 0; u < r->model->count; u++) {
+    int depth = gpp__recipe_depth(r);
+    for (int at = 0; at < r->replicas * r->model->count; at++) {
+        int u = at % r->model->count;
         const gpp__unit *unit = &r->model->unit[u];
-        int j = gpp__recipe_partition_of(r, u);
-        const char *given = o->devices ? o->devices[j] : r->requested[j] ? r->requested[j] : "";
+        int j = at / r->model->count * depth + gpp__recipe_partition_of(r, u);
+        const char *given = o->devices && j < o->device_count ? o->devices[j]
+                            : r->requested[j]                 ? r->requested[j]
+                                                              : "";
         const char *name = r->device_name[r->device_of[j]];
         if (unit->device && strcmp(unit->device, given) != 0 && strcmp(unit->device, name) != 0)
             return gpp__fail_layer(err, GPP_EINVAL, u,
@@ -375,11 +392,13 @@ static gpp_status check_kernels(const gpp__recipe *r, gpp_error *err)
 {
     if (r->cluster)
         return GPP_OK;
-    int last = r->device_of[r->partitions - 1];
-    if (r->loss && gpp__recipe_on_gpu(r, last) && !r->loss->run_cuda)
-        return gpp__fail(err, GPP_EUNSUPPORTED,
-                         "loss %s has no kernels for a GPU, but the last partition is on %s",
-                         r->loss->name, r->device[last].name);
+    for (int k = 0; k < r->replicas; k++) {
+        int last = r->device_of[gpp__recipe_end(r, k)];
+        if (r->loss && gpp__recipe_on_gpu(r, last) && !r->loss->run_cuda)
+            return gpp__fail(err, GPP_EUNSUPPORTED,
+                             "loss %s has no kernels for a GPU, but the last partition is on %s",
+                             r->loss->name, r->device[last].name);
+    }
     for (int d = 0; d < r->devices && r->optimizer; d++)
         if (gpp__recipe_on_gpu(r, d) && !r->optimizer->update_cuda)
             return gpp__fail(

@@ -43,7 +43,7 @@ gpp_status gpp__list_named(gpp__recipe *r, gpp_error *err)
     if (!r->named || !r->names)
         return gpp__fail(err, GPP_ENOMEM, "names of %d parameters", all);
     char *name = r->names;
-    for (int j = 0; j < r->partitions; j++)
+    for (int j = 0; j < gpp__recipe_depth(r); j++)
         for (int k = 0; k < r->stage[j].count; k++)
             list_node(r, j, k, at, &name);
     return GPP_OK;

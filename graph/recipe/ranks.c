@@ -6,9 +6,9 @@
 
 #define PREFIX "rank:"
 
-int gpp__ranks_default(const gpp__ranks *ranks, int j, int n, bool in_turn)
+int gpp__ranks_default(const gpp__ranks *ranks, int j, int n)
 {
-    return in_turn ? j % ranks->count : (int)((int64_t)j * ranks->count / n);
+    return (int)((int64_t)j * ranks->count / n);
 }
 
 int gpp__ranks_read(const char *spec, const char **rest)

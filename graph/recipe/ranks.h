@@ -38,9 +38,8 @@ typedef struct gpp__ranks {
     void *arg;
 } gpp__ranks;
 
-/** The rank of partition `j` of `n` where nobody chooses: partitions go to ranks in blocks or, if
- * `in_turn`, one after the other. */
-int gpp__ranks_default(const gpp__ranks *ranks, int j, int n, bool in_turn);
+/** The rank of partition `j` of `n` where nobody chooses: partitions go to ranks in blocks. */
+int gpp__ranks_default(const gpp__ranks *ranks, int j, int n);
 /** The rank that "rank:2/cpu:0" names, -1: `spec` names none.
  * @param rest  out: what follows; "" where nothing does */
 int gpp__ranks_read(const char *spec, const char **rest);

@@ -40,7 +40,7 @@ gpp_status gpp_checkpoint_parse(const char *name, gpp_checkpoint *mode, gpp_erro
 
 /* An empty mini-batch is cut into as many pieces as there are chunks, so their number is bounded.
  */
-enum { MOST_CHUNKS = 1 << 20 };
+enum { MOST_CHUNKS = 1 << 20, MOST_REPLICAS = 1 << 12 };
 
 static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, gpp_error *err)
 {
@@ -61,6 +61,12 @@ static gpp_status check_options(const gpp_model *m, const gpp_pipe_options *o, g
                          gpp_checkpoint_name(o->checkpoint));
     if (!m->has_input)
         return gpp__fail(err, GPP_ESTATE, "the model's input is not set (gpp_model_set_input)");
+    if (o->replicas < 0 || o->replicas > MOST_REPLICAS)
+        return gpp__fail(err, GPP_EINVAL, "replicas must be 1 ... %d, got %d", MOST_REPLICAS,
+                         o->replicas);
+    if (o->chunks > MOST_CHUNKS / (o->replicas > 1 ? o->replicas : 1))
+        return gpp__fail(err, GPP_EINVAL, "%d replicas of %d chunks are more than %d pieces",
+                         o->replicas, o->chunks, MOST_CHUNKS);
     if (o->partitions < 0 || o->partitions > m->count)
         return gpp__fail(
             err, GPP_EINVAL,
@@ -145,7 +151,7 @@ static gpp_status take_times(gpp__recipe *r, const gpp_profile *profile, gpp_err
 /* The stage before j in j's parameter block. */
 static gpp__stage *before(const gpp__recipe *r, int j)
 {
-    for (int k = j - 1; k >= 0; k--)
+    for (int k = j - 1; k >= r->home[j]; k--)
         if (r->home[k] == r->home[j])
             return &r->stage[k];
     return NULL;
@@ -156,7 +162,7 @@ static gpp_status make_stages(gpp__recipe *r, int64_t batch, gpp_error *err)
     int64_t rows = 0, last;
     const int *first = r->network->first;
     if (batch)
-        gpp__chunk(batch, r->chunks, &rows, &last);
+        gpp__chunk(batch, gpp__recipe_chunks(r), &rows, &last);
     gpp_status status = GPP_OK;
     for (int j = 0; status == GPP_OK && j < r->partitions; j++) {
         int begin = first[r->first[j]], end = first[r->first[j] + r->balance[j]];
@@ -266,6 +272,7 @@ static uint64_t hash_network(uint64_t h, const gpp__network *n)
 static uint64_t hash_options(uint64_t h, const gpp__recipe *r, const gpp_pipe_options *o)
 {
     const int64_t number[] = {o->partitions,
+                              o->replicas,
                               o->chunks,
                               (int64_t)o->checkpoint,
                               o->batch,
@@ -307,6 +314,7 @@ static gpp_status agree(gpp__recipe *r, const gpp_pipe_options *o, gpp_status st
 static void take_options(gpp__recipe *r, const gpp_pipe_options *o)
 {
     r->chunks = o->chunks;
+    r->replicas = o->replicas > 1 ? o->replicas : 1;
     r->seed = o->seed;
     r->nan_is_error = o->nan_is_error;
     r->ascending = o->ascending_backward;

@@ -43,7 +43,7 @@ typedef struct gpp__recipe_edge {
 typedef struct gpp__named {
     const char *name;
     int node, param;  /* operator of the network, its parameter */
-    int partition, k; /* where that operator is: stage, number in it */
+    int partition, k; /* where that operator is: stage of replica 0, number in it */
 } gpp__named;
 
 /** What the plan of a step may choose, beside what the recipe says. */
@@ -62,9 +62,10 @@ typedef struct gpp__recipe {
     int batches;                 /* mini-batches of different size that go in */
     gpp__desc y_desc;            /* of the first output */
 
-    /* The cut (cut.c). */
-    int partitions;         /* >= 1, also of a model without layers */
-    int *balance, *first;   /* [partitions] layers; index of the first */
+    /* The cut (cut.c). Replica r has partitions r·depth up to, without, (r + 1)·depth. */
+    int replicas;           /* >= 1 */
+    int partitions;         /* >= 1 of all replicas, also of a model without layers */
+    int *balance, *first;   /* [partitions] layers; index of the first, in the model */
     int *home;              /* [partitions] whose parameter block it uses */
     const char **requested; /* [partitions] device by placement of layers, else NULL */
     bool shares;            /* some partitions have one block together */
@@ -74,7 +75,7 @@ typedef struct gpp__recipe {
     int edges;
 
     /* A step (choose.c). */
-    int chunks;
+    int chunks; /* of a replica's part of a mini-batch */
     uint64_t seed;
     bool nan_is_error, ascending;
     const gpp__schedule *schedule;
@@ -147,7 +148,23 @@ void gpp__recipe_free(gpp__recipe *recipe);
  * program made from the recipe is wrong afterwards. */
 void gpp__recipe_freeze(gpp__recipe *recipe, const gpp__named *named, bool frozen);
 
-/** Partition of a layer, which may be counted from the end; -1: there is no such layer. */
+/** Partitions of each replica. */
+static inline int gpp__recipe_depth(const gpp__recipe *r)
+{
+    return r->partitions / r->replicas;
+}
+/** The last partition of a replica, with outputs and losses. */
+static inline int gpp__recipe_end(const gpp__recipe *r, int replica)
+{
+    return (replica + 1) * gpp__recipe_depth(r) - 1;
+}
+/** Chunks of a mini-batch. */
+static inline int gpp__recipe_chunks(const gpp__recipe *r)
+{
+    return r->replicas * r->chunks;
+}
+/** Partition of replica 0 that has a layer, which may be counted from the end; -1: there is no such
+ * layer. */
 int gpp__recipe_partition_of(const gpp__recipe *recipe, int layer);
 static inline bool gpp__recipe_on_gpu(const gpp__recipe *r, int device)
 {

@@ -78,7 +78,7 @@ static gpp_status start_device(gpp_pipe *p, int d, gpp_error *err)
 
 static gpp_status make_ports(gpp_pipe *p, gpp_error *err)
 {
-    size_t most = 0;
+    size_t most = (size_t)p->recipe->replicas;
     for (int j = 0; j < p->recipe->partitions; j++) {
         size_t ports = 2 * (size_t)(p->recipe->stage[j].ins + p->recipe->stage[j].outs);
         most = ports > most ? ports : most;

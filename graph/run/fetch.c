@@ -29,9 +29,12 @@ static gpp__rows tensor_of(const gpp_pipe *p, const gpp__job *job, const gpp__fe
 }
 
 static gpp_status fetch_rows(const gpp_pipe *p, const gpp__task_graph *g, const gpp__job *job,
-                             const gpp__fetch *f, int i, gpp__handle *handle, gpp_error *err)
+                             const gpp__fetch *f, int slot, gpp__handle *handle, gpp_error *err)
 {
     const gpp__rows t = tensor_of(p, job, f);
+    int n = p->recipe->partitions,
+        replica = f->to < n ? f->to / gpp__recipe_depth(p->recipe) : f->to - n,
+        i = replica * gpp__shape_share(&g->step.plan->shape) + slot;
     const gpp__program_set *set =
         i == g->step.plan->shape.micro_batches - 1 ? g->step.last : g->step.full;
     bool fixed = t.batch == GPP_ROWS_FIXED;

@@ -26,7 +26,8 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__FORWARD] = &gpp__forward_codelet,     [GPP__OUTPUT] = &gpp__output_codelet,
     [GPP__LOSS] = &gpp__loss_codelet,           [GPP__SEED] = &gpp__seed_codelet,
     [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
-    [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__NORM] = &gpp__norm_codelet,
+    [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__REDUCE] = &gpp__reduce_codelet,
+    [GPP__GATHER] = &gpp__gather_codelet,       [GPP__NORM] = &gpp__norm_codelet,
     [GPP__UPDATE] = &gpp__update_codelet,
 };
 
@@ -234,6 +235,40 @@ static void assume_success(gpp_pipe *p, unsigned flags)
     }
 }
 
+/* A loss's divisor is a constant, which nothing has as well, or a sum over rows, to which each
+ * replica adds. */
+static double add_divisors(const gpp__recipe *r, const double all[])
+{
+    double sum = r->loss->divisor(r->loss_attr, &r->y_desc, 0, NULL, r->class_weight);
+    bool adds = sum == 0;
+    for (int k = 0; k < r->replicas && adds; k++) {
+        int rank = r->rank_of[r->device_of[gpp__recipe_end(r, k)]];
+        sum += all[(size_t)rank * (size_t)r->replicas + (size_t)k];
+    }
+    return sum;
+}
+
+/* Every rank launches the step or none does. */
+static gpp_status agree_to_launch(gpp_pipe *p, gpp__flight *f, const gpp__task_graph *g,
+                                  gpp_status status, gpp_error *err)
+{
+    const gpp__recipe *r = p->recipe;
+    const uint64_t key[] = {g->step.flags,
+                            f->job.step,
+                            p->runs,
+                            (uint64_t)g->instance,
+                            (uint64_t)g->flight,
+                            (uint64_t)p->as_evaluation,
+                            p->seed};
+    uint64_t h = gpp__hash(gpp__hash(GPP__HASH, key, sizeof key), &f->lr, sizeof f->lr);
+    h = gpp__hash(h, &g->step.rows, sizeof g->step.rows);
+    status = gpp__ranks_gather(&r->ranks, "a step", status, h, p->divisor,
+                               (size_t)r->replicas * sizeof *p->divisor, p->told, err);
+    if (status == GPP_OK && (g->step.flags & GPP__DO_LOSS))
+        f->job.loss_divisor = add_divisors(r, (const double *)p->told);
+    return status;
+}
+
 gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, uint64_t step,
                               gpp_error *err)
 {
@@ -250,16 +285,7 @@ gpp_status gpp__flight_launch(gpp_pipe *p, gpp__flight *f, gpp__task_graph *g, u
         status = gpp__record_begin(p, g, &f->record, err);
     if (status == GPP_OK)
         status = gpp__fetches_begin(p, g, &f->job, err);
-    const uint64_t key[] = {g->step.flags,
-                            step,
-                            p->runs,
-                            (uint64_t)g->instance,
-                            (uint64_t)g->flight,
-                            (uint64_t)p->as_evaluation,
-                            p->seed};
-    uint64_t h = gpp__hash(gpp__hash(GPP__HASH, key, sizeof key), &f->lr, sizeof f->lr);
-    h = gpp__hash(h, &g->step.rows, sizeof g->step.rows);
-    status = gpp__agree(p, "a step", status, h, err);
+    status = agree_to_launch(p, f, g, status, err);
     if (status != GPP_OK)
         return status;
     f->launched = gpp__cell_now();
@@ -370,51 +396,79 @@ void gpp__stuck_settle(gpp_pipe *p)
 /* What the ranks tell each other when their tasks of a flight have ended. */
 typedef struct outcome {
     int32_t status, clock, partition, skipped;
-    double loss, norm, begin, end; /* begin, end: of its tasks, since the launch */
+    double norm, begin, end; /* begin, end: of its tasks, since the launch */
+    double loss[];           /* [replicas] those of which this rank has the end */
 } outcome;
 
-static gpp_status read_loss(gpp_pipe *p, gpp__flight *f);
+static size_t outcome_bytes(const gpp_pipe *p)
+{
+    return sizeof(outcome) + (size_t)p->recipe->replicas * sizeof(double);
+}
+
+/* The outcome that a rank has told; this rank's own, before it is told, is number `count`. */
+static outcome *outcome_of(const gpp_pipe *p, int rank)
+{
+    return (outcome *)(p->told + (size_t)rank * outcome_bytes(p));
+}
+
+gpp_status gpp__flights_init(gpp_pipe *p, gpp_error *err)
+{
+    p->divisor = calloc((size_t)p->recipe->replicas, sizeof *p->divisor);
+    p->told = calloc((size_t)p->recipe->ranks.count + 1, outcome_bytes(p));
+    return p->divisor && p->told ? GPP_OK
+                                 : gpp__fail(err, GPP_ENOMEM, "outcomes of %d ranks of %d replicas",
+                                             p->recipe->ranks.count, p->recipe->replicas);
+}
+
+static gpp_status read_loss(gpp_pipe *p, gpp__flight *f, int replica, double *loss);
 static gpp_status read_norm(gpp_pipe *p, gpp__flight *f);
 
-static outcome outcome_here(gpp_pipe *p, gpp__flight *f)
+/* What this rank's tasks have left for the host. */
+static gpp_status read_results(gpp_pipe *p, gpp__flight *f, double loss[])
+{
+    const gpp__step_plan *s = &f->graph->step;
+    gpp_status status = f->status;
+    for (int r = 0; r < p->recipe->replicas && status == GPP_OK; r++)
+        if ((s->flags & GPP__DO_LOSS) && gpp__shape_pieces(&s->plan->shape, r) > 0 &&
+            gpp__recipe_holds(p->recipe, gpp__recipe_end(p->recipe, r)))
+            status = read_loss(p, f, r, &loss[r]);
+    return status == GPP_OK ? read_norm(p, f) : status;
+}
+
+static void outcome_here(gpp_pipe *p, gpp__flight *f, outcome *o)
 {
     const gpp__task_graph *g = f->graph;
-    outcome o = {.begin = INFINITY, .end = -INFINITY, .loss = NAN};
-    bool has_loss =
-        (g->step.flags & GPP__DO_LOSS) && gpp__recipe_holds(p->recipe, p->recipe->partitions - 1);
-    if (f->status == GPP_OK && has_loss)
-        f->status = read_loss(p, f);
-    if (f->status == GPP_OK)
-        f->status = read_norm(p, f);
+    *o = (outcome){.begin = INFINITY, .end = -INFINITY};
+    memset(o->loss, 0, (size_t)p->recipe->replicas * sizeof *o->loss);
+    f->status = read_results(p, f, o->loss);
     for (int d = 0; d < p->recipe->devices; d++) { /* each runs its tasks one after the other */
         size_t count = g->step.plan->count[d];
         const int32_t *table = g->step.plan->table[d];
         if (!gpp__recipe_has(p->recipe, d) || count == 0)
             continue;
-        o.begin = fmin(o.begin, g->cell[table[0]].start - f->launched);
-        o.end = fmax(o.end, g->cell[table[count - 1]].end - f->launched);
+        o->begin = fmin(o->begin, g->cell[table[0]].start - f->launched);
+        o->end = fmax(o->end, g->cell[table[count - 1]].end - f->launched);
     }
-    o.status = (int32_t)f->status;
-    o.clock = f->job.error_clock;
+    o->status = (int32_t)f->status;
+    o->clock = f->job.error_clock;
     if (f->status ==
         GPP_ETIMEDOUT) /* rather report a task that hangs than those that wait for it */
-        o.clock = f->hangs ? -2 : -1;
-    o.partition = f->error.partition;
-    o.skipped = atomic_load(&f->job.skipped);
-    o.loss = f->loss;
-    o.norm = atomic_load(&f->job.norm);
-    return o;
+        o->clock = f->hangs ? -2 : -1;
+    o->partition = f->error.partition;
+    o->skipped = atomic_load(&f->job.skipped);
+    o->norm = atomic_load(&f->job.norm);
 }
 
 /* The failure of the earliest cycle, lowest partition first. */
-static int worst_of(const outcome all[], int ranks)
+static int worst_of(const gpp_pipe *p)
 {
     int worst = -1;
-    for (int r = 0; r < ranks; r++)
-        if (all[r].status != GPP_OK &&
-            (worst < 0 || all[r].clock < all[worst].clock ||
-             (all[r].clock == all[worst].clock && all[r].partition < all[worst].partition)))
+    for (int r = 0; r < p->recipe->ranks.count; r++) {
+        const outcome *o = outcome_of(p, r), *w = worst < 0 ? NULL : outcome_of(p, worst);
+        if (o->status != GPP_OK &&
+            (!w || o->clock < w->clock || (o->clock == w->clock && o->partition < w->partition)))
             worst = r;
+    }
     return worst;
 }
 
@@ -428,38 +482,41 @@ static gpp_status take_failure(gpp_pipe *p, gpp__flight *f, int rank)
     return error.code;
 }
 
+/* What came of a flight that no rank says has failed. The losses are added in the order of the
+ * replicas. */
+static void take_outcome(const gpp_pipe *p, gpp__flight *f)
+{
+    const gpp__recipe *r = p->recipe;
+    double begin = INFINITY, end = -INFINITY;
+    f->loss = f->graph->step.flags & GPP__DO_LOSS ? 0 : NAN;
+    for (int k = 0; k < r->replicas; k++) {
+        const outcome *o = outcome_of(p, r->rank_of[r->device_of[gpp__recipe_end(r, k)]]);
+        f->loss += o->loss[k];
+        atomic_store(&f->job.norm, o->norm);
+        atomic_store(&f->job.skipped, o->skipped);
+    }
+    for (int k = 0; k < r->ranks.count; k++) {
+        begin = fmin(begin, outcome_of(p, k)->begin);
+        end = fmax(end, outcome_of(p, k)->end);
+    }
+    f->stats.step_ms = 1e3 * (end - begin);
+}
+
 /* A flight has one outcome on all ranks. */
 static gpp_status agree_on_outcome(gpp_pipe *p, gpp__flight *f)
 {
     const gpp__ranks *ranks = &p->recipe->ranks;
-    outcome mine = outcome_here(p, f);
-    if (!gpp__ranks_are_several(ranks)) {
-        f->stats.step_ms = 1e3 * (mine.end - mine.begin);
-        return f->status;
-    }
-    outcome *all = calloc((size_t)ranks->count, sizeof *all);
-    gpp_status status =
-        all ? GPP_OK : gpp__fail(&f->error, GPP_ENOMEM, "%d outcomes", ranks->count);
-    status = gpp__ranks_gather(ranks, "the end of a step", status, f->job.run, &mine, sizeof mine,
-                               all, &f->error);
-    if (status == GPP_OK) {
-        int worst = worst_of(all, ranks->count),
-            last = p->recipe->device_of[p->recipe->partitions - 1];
-        const outcome *end = &all[p->recipe->rank_of[last]];
-        double begin_of_all = mine.begin, end_of_all = mine.end;
-        for (int r = 0; r < ranks->count; r++) {
-            begin_of_all = fmin(begin_of_all, all[r].begin);
-            end_of_all = fmax(end_of_all, all[r].end);
-        }
-        f->stats.step_ms = 1e3 * (end_of_all - begin_of_all);
-        f->loss = end->loss;
-        atomic_store(&f->job.norm, end->norm);
-        atomic_store(&f->job.skipped, end->skipped);
-        if (worst >= 0)
-            status = take_failure(p, f, worst);
-    }
-    free(all);
-    return status;
+    outcome *mine = outcome_of(p, ranks->count);
+    outcome_here(p, f, mine);
+    gpp_status status = gpp__ranks_gather(ranks, "the end of a step", GPP_OK, f->job.run, mine,
+                                          outcome_bytes(p), p->told, &f->error);
+    if (status != GPP_OK)
+        return status;
+    int worst = worst_of(p);
+    take_outcome(p, f);
+    if (worst < 0)
+        return GPP_OK;
+    return gpp__ranks_are_several(ranks) ? take_failure(p, f, worst) : f->status;
 }
 
 static gpp_status cancel(gpp__flight *f)
@@ -493,18 +550,19 @@ static void after_failure(gpp_pipe *p, gpp__flight *f)
              atomic_load(&f->job.updates), f->error.msg);
 }
 
-/** The sum of the micro-batches' losses, in their order, so that it is the same in every run. */
-static gpp_status read_loss(gpp_pipe *p, gpp__flight *f)
+/** The sum of a replica's losses in the order of its micro-batches, so that it is the same in every
+ * run. */
+static gpp_status read_loss(gpp_pipe *p, gpp__flight *f, int replica, double *loss)
 {
     char *part;
     int index = gpp__flight_index(p, f);
-    gpp_status status = gpp__host_acquire(p, GPP__LOSSES, index, GPP__READ, &part, &f->error);
+    gpp_status status =
+        gpp__slot_acquire(p, GPP__LOSSES, index, replica, GPP__READ, &part, &f->error);
     if (status != GPP_OK)
         return status;
-    f->loss = 0;
-    for (int i = 0; i < f->graph->step.plan->shape.micro_batches; i++)
-        f->loss += ((const double *)part)[i];
-    gpp__host_release(p, GPP__LOSSES, index);
+    for (int i = 0; i < gpp__shape_pieces(&f->graph->step.plan->shape, replica); i++)
+        *loss += ((const double *)part)[i];
+    gpp__slot_release(p, GPP__LOSSES, index, replica);
     return GPP_OK;
 }
 
@@ -513,15 +571,18 @@ static gpp_status read_norm(gpp_pipe *p, gpp__flight *f)
 {
     char *sums;
     double total = 0;
+    int index = gpp__flight_index(p, f), replica = 0;
     if (!atomic_load(&f->job.norm_there))
         return GPP_OK;
+    while (!p->slots[GPP__NORMS][index].handle[replica]->handle) /* another rank's */
+        replica++;
     gpp_status status =
-        gpp__host_acquire(p, GPP__NORMS, gpp__flight_index(p, f), GPP__READ, &sums, &f->error);
+        gpp__slot_acquire(p, GPP__NORMS, index, replica, GPP__READ, &sums, &f->error);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < f->job.learns; k++)
         total += ((const double *)sums)[k];
-    gpp__host_release(p, GPP__NORMS, gpp__flight_index(p, f));
+    gpp__slot_release(p, GPP__NORMS, index, replica);
     atomic_store(&f->job.norm, sqrt(total));
     return GPP_OK;
 }

@@ -30,6 +30,8 @@ static int second_payer(const gpp_pipe *p, int device, int other)
 static void set_charge(gpp_pipe *p, gpp__handle *h, int c, int device)
 {
     h->charge[c].node = p->device[device].node;
+    if (h->whole && c == 0)
+        return;
     h->charge[c].meter = &p->device[device].meter;
     p->device[device].planned += h->bytes;
 }
@@ -49,6 +51,11 @@ static void uncharge(gpp_pipe *p, gpp__handle *h)
             if (h->charge[c].meter == &p->device[d].meter)
                 p->device[d].planned -= h->bytes;
     h->charge[0].meter = h->charge[1].meter = NULL;
+}
+
+static size_t shard_bytes(const gpp_pipe *p, int home)
+{
+    return gpp__shard_bytes(gpp__recipe_block_end(p->recipe, home)->grads_end, p->recipe->replicas);
 }
 
 static gpp_status add_slots(gpp__slots *s, int count, gpp_error *err)
@@ -82,6 +89,11 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
         uncharge(p, h);
     }
     h->bytes = bytes;
+    h->whole = NULL;
+    if (cls == GPP__SHARD && gpp__recipe_holds(p->recipe, j)) {
+        h->whole = p->slots[GPP__GRADS][j].handle[0];
+        h->at = (size_t)slot * shard_bytes(p, j);
+    }
     h->fetches = cls == GPP__FETCHED;
     charge(p, h, device, other);
     gpp_status status = gpp__handle_register(h, gpp__class_name(cls), err);
@@ -150,7 +162,8 @@ size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *g, int devic
         if (payer < 0)
             continue;
         size_t now = bytes_now(p, g, b);
-        bool pays = payer == device || second_payer(p, payer, other) == device;
+        bool inside = b->cls == GPP__SHARD && payer == b->device;
+        bool pays = (payer == device && !inside) || second_payer(p, payer, other) == device;
         if (pays && b->bytes > now)
             missing += b->bytes - now;
     }
@@ -171,7 +184,8 @@ static void free_lists(gpp__slots *lists, int count)
 
 void gpp__slots_free_all(gpp_pipe *p)
 {
-    for (int c = 0; c < GPP__CLASSES; c++) {
+    for (int c = GPP__CLASSES - 1; c >= 0;
+         c--) { /* shards before the gradients whose memory they use */
         free_lists(p->slots[c], p->slot_lists);
         p->slots[c] = NULL;
     }
@@ -232,10 +246,10 @@ static int host_node(const gpp__handle *h)
     return starpu_node_get_kind(node) == STARPU_CPU_RAM ? (int)node : STARPU_MAIN_RAM;
 }
 
-gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, int mode, char **data,
+gpp_status gpp__slot_acquire(gpp_pipe *p, gpp__class cls, int j, int slot, int mode, char **data,
                              gpp_error *err)
 {
-    gpp__handle *h = p->slots[cls][j].handle[0];
+    gpp__handle *h = p->slots[cls][j].handle[slot];
     int node = host_node(h);
     if (starpu_data_acquire_on_node(h->handle, node, gpp__starpu_mode(mode)))
         return gpp__fail(err, GPP_ERUNTIME, "%s cannot be used here (inside a task?)",
@@ -244,8 +258,8 @@ gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, int mode, char 
     return GPP_OK;
 }
 
-void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
+void gpp__slot_release(gpp_pipe *p, gpp__class cls, int j, int slot)
 {
-    gpp__handle *h = p->slots[cls][j].handle[0];
+    gpp__handle *h = p->slots[cls][j].handle[slot];
     starpu_data_release_on_node(h->handle, host_node(h));
 }

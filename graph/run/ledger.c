@@ -144,43 +144,90 @@ static bool has_any(const gpp__ledger *l, gpp__class cls, int home)
     return false;
 }
 
-static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, bool write,
+static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, int at, bool write,
                            void (*move)(char *, void *, size_t), gpp_error *err)
 {
     char *block = NULL;
     gpp_status status =
-        gpp__host_acquire(l->pipe, cls, home, write ? GPP__READWRITE : GPP__READ, &block, err);
+        gpp__host_acquire(l->pipe, cls, at, write ? GPP__READWRITE : GPP__READ, &block, err);
     if (status != GPP_OK)
         return status;
     for (int k = 0; k < l->entries; k++)
         if (is_of(&l->entry[k], cls, home))
             move(block + l->entry[k].at, l->entry[k].data, l->entry[k].bytes);
-    gpp__host_release(l->pipe, cls, home);
+    gpp__host_release(l->pipe, cls, at);
     return GPP_OK;
 }
 
-/* @param write  the block changes: pack its weights again, or change the block back on failure */
+/* The partition of the next replica, from `at` on, that has the block on this rank; -1: none. */
+static int next_here(const gpp__ledger *l, int at)
+{
+    const gpp__recipe *r = l->pipe->recipe;
+    while (at < r->partitions && !gpp__recipe_holds(r, at))
+        at += gpp__recipe_depth(r);
+    return at < r->partitions ? at : -1;
+}
+
+/* Give the arrays of a block to the same block of another replica. */
+static gpp_status give(const gpp__ledger *l, gpp__class cls, int home, int from, int to,
+                       gpp_error *err)
+{
+    char *theirs = NULL, *ours = NULL;
+    gpp_status status = gpp__host_acquire(l->pipe, cls, from, GPP__READ, &ours, err);
+    if (status != GPP_OK)
+        return status;
+    status = gpp__host_acquire(l->pipe, cls, to, GPP__READWRITE, &theirs, err);
+    for (int k = 0; k < l->entries && status == GPP_OK; k++)
+        if (is_of(&l->entry[k], cls, home))
+            memcpy(theirs + l->entry[k].at, ours + l->entry[k].at, l->entry[k].bytes);
+    if (status == GPP_OK)
+        gpp__host_release(l->pipe, cls, to);
+    gpp__host_release(l->pipe, cls, from);
+    return status;
+}
+
+/* The block of the first replica here has changed: so do the others, and weights are packed. */
+static gpp_status follow(const gpp__ledger *l, gpp__class cls, int home, int first, gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int at = first; at >= 0 && status == GPP_OK;
+         at = next_here(l, at + gpp__recipe_depth(l->pipe->recipe))) {
+        if (at != first)
+            status = give(l, cls, home, first, at, err);
+        if (status == GPP_OK && cls == GPP__PARAMS)
+            status = gpp__pack_block(l->pipe, at, err);
+    }
+    return status;
+}
+
+/* @param write  the block changes: let all replicas here follow, or change it back on failure */
 static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
                              void (*move)(char *, void *, size_t), gpp_error *err)
 {
-    if (!has_any(l, cls, home) || !gpp__recipe_holds(l->pipe->recipe, home))
+    int first = has_any(l, cls, home) ? next_here(l, home) : -1;
+    if (first < 0)
         return GPP_OK;
-    gpp_status status = move_all(l, cls, home, write, move, err);
-    if (status != GPP_OK || !write || cls != GPP__PARAMS)
+    gpp_status status = move_all(l, cls, home, first, write, move, err);
+    if (status != GPP_OK || !write)
         return status;
-    status = gpp__pack_block(l->pipe, home, err);
-    if (status != GPP_OK && move_all(l, cls, home, true, move, NULL) == GPP_OK)
-        gpp__pack_block(l->pipe, home, NULL); /* the old weights: packing them has worked before */
+    status = follow(l, cls, home, first, err);
+    if (status != GPP_OK && move_all(l, cls, home, first, true, move, NULL) == GPP_OK)
+        follow(l, cls, home, first, NULL); /* the old weights: packing them has worked before */
     return status;
 }
 
 static const gpp__class classes[] = {GPP__PARAMS, GPP__OPTIMIZER};
 enum { CLASSES = sizeof classes / sizeof *classes };
 
+static int blocks(const gpp__ledger *l)
+{
+    return CLASSES * gpp__recipe_depth(l->pipe->recipe);
+}
+
 gpp_status gpp__ledger_copy(gpp__ledger *l, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (int at = 0; at < CLASSES * l->pipe->recipe->partitions && status == GPP_OK; at++)
+    for (int at = 0; at < blocks(l) && status == GPP_OK; at++)
         status = with_block(l, classes[at % CLASSES], at / CLASSES, false, copy_out, err);
     return status;
 }
@@ -189,7 +236,7 @@ gpp_status gpp__ledger_copy(gpp__ledger *l, gpp_error *err)
 static gpp_status exchange_all(const gpp__ledger *l, int *at, gpp_error *err)
 {
     gpp_status status = GPP_OK;
-    for (*at = 0; *at < CLASSES * l->pipe->recipe->partitions; ++*at) {
+    for (*at = 0; *at < blocks(l); ++*at) {
         status = with_block(l, classes[*at % CLASSES], *at / CLASSES, true, exchange, err);
         if (status != GPP_OK)
             break;

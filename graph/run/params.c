@@ -57,16 +57,16 @@ gpp_status gpp_pipe_buffer(const gpp_pipe *p, int index, gpp_buffer_info *info, 
 /* NAN means that the optimizer's rate and decay count. */
 gpp_status gpp__params_list(gpp_pipe *p, gpp_error *err)
 {
-    size_t count = (size_t)p->recipe->parameters + 1;
-    p->learning.learned = calloc(count, sizeof *p->learning.learned);
+    size_t count = (size_t)p->recipe->parameters + 1, replicas = (size_t)p->recipe->replicas;
+    p->learning.learned = calloc(replicas * count, sizeof *p->learning.learned);
     p->learning.group = calloc(count, sizeof *p->learning.group);
     if (!p->learning.learned || !p->learning.group)
         return gpp__fail(err, GPP_ENOMEM, "%d parameters", p->recipe->parameters);
-    for (size_t k = 0; k < count; k++) {
+    for (size_t k = 0; k < count; k++)
         p->learning.group[k] = (gpp__group){NAN, NAN};
+    for (size_t k = 0; k < replicas * count; k++)
         for (int s = 0; s < GPP__MAX_SCALARS; s++)
             p->learning.learned[k].scalar[s] = 1;
-    }
     return GPP_OK;
 }
 
@@ -230,8 +230,10 @@ static gpp_status set(gpp_pipe *p, bool buffer, const char *name, const void *da
     if (status != GPP_OK)
         return status;
     gpp__discard_kept(p); /* a backward must use the parameters of its forward */
-    if (gpp__recipe_holds(p->recipe, at.home))
-        status = copy_in(p, &at, data, err);
+    for (; at.home < p->recipe->partitions && status == GPP_OK;
+         at.home += gpp__recipe_depth(p->recipe))
+        if (gpp__recipe_holds(p->recipe, at.home))
+            status = copy_in(p, &at, data, err);
     return gpp__agree(p, "the end of gpp_pipe_set", status, 0, err);
 }
 

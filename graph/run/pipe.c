@@ -86,6 +86,8 @@ static gpp_status equip(gpp_pipe *p, gpp_error *err)
 {
     p->recipe = p->own_recipe;
     gpp_status status = copy_settings(p, err);
+    if (status == GPP_OK)
+        status = gpp__flights_init(p, err);
     if (status == GPP_OK && p->comm)
         status = p->comm->transport->start(p->comm, err);
     p->messages = status == GPP_OK && p->comm;
@@ -172,6 +174,8 @@ void gpp_pipe_free(gpp_pipe *p)
         gpp__job_release(&p->flight[k].job);
         free(p->flight[k].learn_attr);
     }
+    free(p->divisor);
+    free(p->told);
     free(p->learning.lr_schedule);
     free(p->learning.learn_at);
     free(p);
@@ -187,7 +191,8 @@ void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
     *info = (gpp_pipe_info){0};
     if (r)
         *info = (gpp_pipe_info){.layers = r->model->count,
-                                .partitions = r->model->count ? r->partitions : 0,
+                                .partitions = r->model->count ? gpp__recipe_depth(r) : 0,
+                                .replicas = r->replicas,
                                 .devices = r->devices,
                                 .chunks = r->chunks,
                                 .checkpoint = p->choice.checkpoint,

@@ -131,7 +131,7 @@ typedef struct gpp__learning {
     char *lr_schedule;     /* text; NULL: the rate is constant */
     double base_lr;        /* before the lr_schedule */
     gpp__group *group;     /* [recipe->parameters] */
-    gpp__learned *learned; /* [recipe->parameters] */
+    gpp__learned *learned; /* [recipe->replicas][recipe->parameters] */
     int *learn_at;         /* [network->nodes] first parameter of an operator */
 } gpp__learning;
 
@@ -185,6 +185,9 @@ struct gpp_pipe {
     uint64_t seed;
     gpp__learning learning;
     gpp__kept_losses losses;
+    double *divisor; /* [recipe->replicas] of the loss, by each replica's part of a mini-batch; only
+                        this rank's are known */
+    char *told;      /* room for what the ranks tell each other of a step (flight.c) */
 
     gpp__flight flight[GPP__FLIGHTS];
     gpp__submitted submitted;
@@ -255,11 +258,21 @@ gpp_status gpp__kept_find(gpp_pipe *pipe, int *index, gpp_error *err);
 /** Forget all kept forwards. */
 void gpp__discard_kept(gpp_pipe *pipe);
 
-/** Between these two the host may use the first buffer of a list: on the memory node where its
- * device has it if the host can reach that node, else in main memory. */
-gpp_status gpp__host_acquire(gpp_pipe *pipe, gpp__class cls, int j, int mode, char **data,
+/** Between these two the host may use a buffer: on the memory node where its device has it if the
+ * host can reach that node, else in main memory. */
+gpp_status gpp__slot_acquire(gpp_pipe *pipe, gpp__class cls, int j, int slot, int mode, char **data,
                              gpp_error *err);
-void gpp__host_release(gpp_pipe *pipe, gpp__class cls, int j);
+void gpp__slot_release(gpp_pipe *pipe, gpp__class cls, int j, int slot);
+/** The same for the first buffer of a list. */
+static inline gpp_status gpp__host_acquire(gpp_pipe *p, gpp__class cls, int j, int mode,
+                                           char **data, gpp_error *err)
+{
+    return gpp__slot_acquire(p, cls, j, 0, mode, data, err);
+}
+static inline void gpp__host_release(gpp_pipe *p, gpp__class cls, int j)
+{
+    gpp__slot_release(p, cls, j, 0);
+}
 
 /* --- parameters (params.c) and learning (rates.c) --------------------------------------------- */
 
@@ -340,6 +353,8 @@ void gpp__fetches_wait(const gpp__task_graph *graph);
 
 /* --- launching and landing (flight.c). Flights land in the order in which they were launched. - */
 
+/** Room for what launches and landings exchange. */
+gpp_status gpp__flights_init(gpp_pipe *pipe, gpp_error *err);
 /** The flight that a call that waits, or a submitted step, may use next. NULL: all are in use. */
 gpp__flight *gpp__flight_free(gpp_pipe *pipe, bool waits);
 int gpp__flight_index(const gpp_pipe *pipe, const gpp__flight *flight);

@@ -71,7 +71,7 @@ gpp_status gpp__learn_prepare(gpp_pipe *p, gpp__flight *f, gpp_error *err)
 
 void gpp__learn_restore(gpp_pipe *p, uint64_t run)
 {
-    for (int k = 0; k < p->recipe->parameters; k++)
+    for (int k = 0; k < p->recipe->replicas * p->recipe->parameters; k++)
         gpp__learned_restore(&p->learning.learned[k], run);
 }
 

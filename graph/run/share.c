@@ -81,6 +81,16 @@ gpp_status gpp__ledger_collect(gpp__ledger *l, gpp_status status, gpp_error *err
     return status;
 }
 
+/* The rank has a replica of the array. */
+static bool wants(const gpp__ledger *l, const gpp__ledger_entry *e, int rank)
+{
+    const gpp__recipe *r = l->pipe->recipe;
+    bool has = false;
+    for (int j = e->home; j < r->partitions; j += gpp__recipe_depth(r))
+        has |= r->rank_of[r->device_of[j]] == rank;
+    return has;
+}
+
 /* Which arrays the file has, and memory for those that come to this rank. */
 static gpp_status prepare(gpp__ledger *l, gpp_file *f, gpp_error *err)
 {
@@ -94,7 +104,7 @@ static gpp_status prepare(gpp__ledger *l, gpp_file *f, gpp_error *err)
         status = gpp__comm_spread(p->comm, 0, there, (size_t)l->entries, err);
     for (int k = 0; k < l->entries && status == GPP_OK; k++) {
         gpp__ledger_entry *e = &l->entry[k];
-        if (there[k] && !gpp__has_files(p) && owner_of(l, e) == p->comm->rank)
+        if (there[k] && !gpp__has_files(p) && wants(l, e, p->comm->rank))
             status = gpp__file_room(f, e->name, e->dtype, e->rank, e->dim, &e->data, err);
     }
     free(there);
@@ -111,11 +121,13 @@ gpp_status gpp__ledger_deal(gpp__ledger *l, gpp_file *f, gpp_status status, gpp_
         status = prepare(l, f, err);
     for (int k = 0; k < l->entries && status == GPP_OK; k++) {
         gpp__ledger_entry *e = &l->entry[k];
-        int owner = owner_of(l, e);
-        if (!e->data || owner == 0)
+        if (!e->data)
             continue;
-        status = comm->rank == 0 ? gpp__comm_put(comm, owner, e->data, e->bytes, err)
-                                 : gpp__comm_take(comm, 0, e->data, e->bytes, err);
+        if (comm->rank > 0)
+            status = gpp__comm_take(comm, 0, e->data, e->bytes, err);
+        for (int rank = 1; rank < comm->size && comm->rank == 0 && status == GPP_OK; rank++)
+            if (wants(l, e, rank))
+                status = gpp__comm_put(comm, rank, e->data, e->bytes, err);
     }
     return status;
 }

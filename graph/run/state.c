@@ -34,7 +34,8 @@ static gpp_status commit_partition(gpp_pipe *p, int j, int count, gpp_error *err
         .run = commit,
         .arg = &r,
         .buffers = 2,
-        .buffer = {{GPP__STATS, j, GPP__READ}, {GPP__PARAMS, p->recipe->home[j], GPP__READWRITE}}};
+        .buffer = {{p->recipe->replicas > 1 ? GPP__ALL_STATS : GPP__STATS, j, GPP__READ},
+                   {GPP__PARAMS, p->recipe->home[j], GPP__READWRITE}}};
     return gpp__device_call_run(p, p->recipe->device_of[j], &call, err);
 }
 

@@ -511,8 +511,9 @@ static void adopt_state(gpp_pipe *p, state *s)
         if (s->frozen[k] != is_frozen(p, &p->recipe->named[k]))
             gpp_pipe_freeze(p, p->recipe->named[k].name, s->frozen[k], NULL);
     memcpy(p->learning.group, s->group, (size_t)p->recipe->parameters * sizeof *p->learning.group);
-    memcpy(p->learning.learned, s->learned,
-           (size_t)p->recipe->parameters * sizeof *p->learning.learned);
+    for (int r = 0; r < p->recipe->replicas; r++)
+        memcpy(p->learning.learned + (size_t)r * (size_t)p->recipe->parameters, s->learned,
+               (size_t)p->recipe->parameters * sizeof *p->learning.learned);
     p->steps = s->steps;
     p->seed = s->seed;
     p->updates = (int64_t)s->updates;

@@ -61,6 +61,7 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
     const gpp__task *t = &g->step.plan->task[k];
     bool shorter = t->i == g->step.plan->shape.micro_batches - 1;
     const gpp__program_set *set = shorter ? g->step.last : g->step.full;
+    const gpp__step_shape *shape = &g->step.plan->shape;
     gpp__cell *c = &g->cell[k];
     *c = (gpp__cell){
         .job = &p->flight[g->flight].job,
@@ -71,6 +72,8 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
         .i = t->i,
         .j = t->j,
         .clock = t->clock,
+        .replica = t->j / gpp__shape_depth(shape),
+        .share = gpp__shape_share(shape),
         .first = t->first,
         .accesses = t->access_count,
         .access = t->access,
@@ -81,6 +84,9 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
     }
     for (int a = 0; a < t->access_count; a++)
         c->notes |= g->handle[t->access[a].buffer]->noted;
+    if (t->kind == GPP__REDUCE && t->access_count > 0)
+        c->shard_floats =
+            (int64_t)(g->step.plan->buffer[t->access[0].buffer].bytes / sizeof(float));
     g->ticket[k].lane = p->device[t->device].lane;
     if (c->device->cuda) {
         c->result = g->result + k * GPP__RESULT_BYTES;

@@ -74,17 +74,26 @@ typedef struct kind {
     gpp__rows *rows;
 } kind;
 
-/* The last partition, with outputs and losses, is on this rank. */
-static bool has_end(const gpp_pipe *p)
+/* A replica's partition j is on this rank. */
+static bool has_partition(const gpp_pipe *p, int j)
 {
-    return gpp__recipe_holds(p->recipe, p->recipe->partitions - 1);
+    bool has = false;
+    for (; j < p->recipe->partitions; j += gpp__recipe_depth(p->recipe))
+        has |= gpp__recipe_holds(p->recipe, j);
+    return has;
 }
 
-/* The partition that has an operator. */
+/* A last partition, with outputs and losses, is on this rank. */
+static bool has_end(const gpp_pipe *p)
+{
+    return has_partition(p, gpp__recipe_end(p->recipe, 0));
+}
+
+/* The partition of replica 0 that has an operator. */
 static int partition_of(const gpp_pipe *p, int node)
 {
     int j = 0;
-    while (j < p->recipe->partitions - 1 &&
+    while (j < gpp__recipe_depth(p->recipe) - 1 &&
            node >= p->recipe->stage[j].first + p->recipe->stage[j].count)
         j++;
     return j;
@@ -96,7 +105,7 @@ static bool is_used(const gpp_pipe *p, int value)
     const gpp__value *v = &p->recipe->network->value[value];
     if (v->consumer == GPP__CALLER)
         return has_end(p);
-    return v->consumer < 0 || gpp__recipe_holds(p->recipe, partition_of(p, v->consumer));
+    return v->consumer < 0 || has_partition(p, partition_of(p, v->consumer));
 }
 
 static gpp_status take_kind(const gpp_pipe *p, const kind *k, gpp__batch *batch, int pieces,
@@ -164,6 +173,25 @@ static gpp_status check_values(const gpp_pipe *p, const gpp_tensor *x, gpp_error
 
 /* --- a call ----------------------------------------------------------------------------------- */
 
+/* The loss's divisor by each replica's part of the mini-batch. flight.c adds them up. */
+static void take_divisors(const gpp_pipe *p, const gpp_tensor *target, int64_t rows)
+{
+    const gpp__recipe *r = p->recipe;
+    int64_t each = r->y_desc.rows, last;
+    size_t row = gpp__desc_bytes(&r->target_desc);
+    if (r->y_desc.batch != GPP_ROWS_FIXED)
+        gpp__chunk(rows, gpp__recipe_chunks(r), &each, &last);
+    for (int k = 0; k < r->replicas; k++) {
+        int64_t first = k * r->chunks * each, end = first + r->chunks * each;
+        first = first < rows ? first : rows;
+        end = end < rows ? end : rows;
+        if (gpp__recipe_holds(r, gpp__recipe_end(r, k)))
+            p->divisor[k] =
+                r->loss->divisor(r->loss_attr, &r->y_desc, end - first,
+                                 (const char *)target->data + (size_t)first * row, r->class_weight);
+    }
+}
+
 static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp__batch *batch,
                               int pieces, gpp_error *err)
 {
@@ -175,11 +203,10 @@ static gpp_status take_target(gpp_pipe *p, gpp__job *job, const gpp__call *c, gp
         take_rows("target", c->target, d, rows, false, has_end(p), &job->target, err);
     job->target.batch = p->recipe->y_desc.batch;
     job->target.rows = p->recipe->y_desc.rows;
-    if (status == GPP_OK && has_end(p))
-        job->loss_divisor =
-            p->recipe->loss->divisor(p->recipe->loss_attr, &p->recipe->y_desc, *rows,
-                                     c->target->data, p->recipe->class_weight);
-    bool on_gpu = p->recipe->stage[p->recipe->partitions - 1].cuda; /* so check the target here */
+    if (status == GPP_OK)
+        take_divisors(p, c->target, *rows);
+    bool on_gpu =
+        p->recipe->stage[gpp__recipe_end(p->recipe, 0)].cuda; /* so check the target here */
     if (status == GPP_OK && on_gpu && p->recipe->loss->check)
         status = p->recipe->loss->check(p->recipe->loss_attr, &p->recipe->y_desc, d, 0, *rows,
                                         c->target->data, err);
@@ -232,7 +259,7 @@ gpp_status gpp__take_tensors(gpp_pipe *p, gpp__job *job, const gpp__call *c, gpp
     if (status == GPP_OK)
         status = check_values(p, c->x, err);
     if (status == GPP_OK)
-        pieces = gpp__chunk(batch->rows[0], p->recipe->chunks, &size, &last);
+        pieces = gpp__chunk(batch->rows[0], gpp__recipe_chunks(p->recipe), &size, &last);
     if (status == GPP_OK && c->target)
         status = take_target(p, job, c, batch, pieces, err);
     const kind *rest[] = {&y, &grad_y, &grad_x},

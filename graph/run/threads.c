@@ -91,7 +91,7 @@ static void granted(void *arg)
 {
     end *e = arg, **last;
     world *w = e->world;
-    e->data = starpu_data_handle_to_pointer(e->handle->handle, STARPU_MAIN_RAM);
+    e->data = gpp__handle_data(e->handle);
     pthread_mutex_lock(&w->lock);
     bool gone = w->gone[e->rank];
     end *other = gone ? NULL : other_end(w, e);

@@ -372,6 +372,10 @@ static double task_ms(const forecaster *f, const gpp__task *t)
         return cell->weight[t->j];
     case GPP__UPDATE:
         return update_ms(f, t->j);
+    case GPP__REDUCE:
+        return copy_ms(f, t->device, 2 * gpp__recipe_block_end(f->recipe, t->j)->grads_end);
+    case GPP__GATHER:
+        return 0;
     case GPP__NORM:
         return copy_ms(f, t->device, gpp__recipe_block_end(f->recipe, t->j)->grads_end);
     default:

@@ -163,13 +163,23 @@ typedef struct gpp_pipe_options {
      * cores to it. The communicator outlives the pipe. NULL: this process is alone.
      */
     struct gpp_comm *comm;
+
+    /*
+     * Copies of the pipeline that train together (data parallelism): each runs its part of every
+     * mini-batch, cut into `chunks` pieces, then their gradients are added up, and all of them make
+     * the same update. Their partitions go to ranks and devices behind one another: partition j of
+     * replica r is number r * partitions + j in `devices` and wherever the library numbers
+     * partitions. A schedule or table is that of one replica. Results depend on replicas and
+     * chunks, not on where the replicas are. 0 counts as 1.
+     */
+    int replicas;
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
             false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL, GPP_MATH_F32, \
-            false, NULL                                                                            \
+            false, NULL, 1                                                                         \
     }
 
 /** Names of the built-in losses, optimizers and schedules (orders of tasks), NULL past the last.
@@ -451,12 +461,13 @@ GPP_API int gpp_pipe_partition_of(const gpp_pipe *pipe, int layer);
 
 /** How the pipe was cut and placed. Pointers live as long as the pipe. */
 typedef struct gpp_pipe_info {
-    int layers, partitions, devices, chunks;
+    int layers, partitions, devices, chunks; /* partitions and chunks of a replica */
     gpp_checkpoint checkpoint;
     const int *balance;             /* [partitions] */
-    const int *device_of;           /* [partitions] index of its device */
+    const int *device_of;           /* [replicas * partitions] index of its device */
     const char *const *device_name; /* [devices] "cpu:0", "cpu:2-3" */
     const int *device_threads;      /* [devices] cores its kernels use */
+    int replicas;
 } gpp_pipe_info;
 GPP_API void gpp_pipe_get_info(const gpp_pipe *pipe, gpp_pipe_info *info);
 
