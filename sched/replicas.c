@@ -3,7 +3,8 @@
  *
  * Each replica has the schedule's own table for its share of the micro-batches. Then come the tasks
  * of whole partitions, from the last partition, whose backwards end first, to the first: sums of the
- * replicas' gradients, the gathering of the sums, norms and updates. A sum waits for backwards
+ * replicas' gradients, the gathering of the sums, norms, updates, and the collecting of parameters
+ * where each replica updates a shard of them. A sum waits for backwards
  * alone, the others for tasks of earlier kinds and of later partitions, so no table waits for ever.
  * Replicas that share a device take turns there, one behind the other.
  */

@@ -134,6 +134,8 @@ bool gpp__shape_has(const gpp__step_shape *s, int kind, int i, int j)
         return s->norms;
     case GPP__UPDATE:
         return s->update;
+    case GPP__COLLECT:
+        return s->replicas > 1 && s->shards && s->update;
     default:
         return false;
     }

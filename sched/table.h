@@ -23,7 +23,8 @@
     X(GPP__REDUCE, 'A', "reduce") /* adds up the replicas' gradients: a shard of a partition's */  \
     X(GPP__GATHER, 'G', "gather") /* has the sums of all shards, and all replicas' statistics */   \
     X(GPP__NORM, 'N', "norm")     /* sums of squares of a partition's gradients */                 \
-    X(GPP__UPDATE, 'U', "update")
+    X(GPP__UPDATE, 'U', "update")                                                                  \
+    X(GPP__COLLECT, 'P', "collect") /* has the parameters that other replicas have updated */
 
 typedef enum gpp__kind {
 #define GPP__KIND_ENUM(name, letter, text) name,
@@ -57,6 +58,8 @@ typedef struct gpp__step_shape {
     bool loss;              /* an L for each micro-batch: after its F (and O), before its B */
     bool seeds;             /* with backward, without loss: an S for each micro-batch */
     bool update;            /* with backward, or alone: a U for each partition after its last B */
+    bool shards;            /* with update and replicas: a U updates its replica's shard of the
+                               parameters. A P for each partition after the U's of all replicas */
     bool norms;             /* with update: an N for each partition after its last B, from the last
                                partition to the first. Every U comes after all N's */
     bool split;             /* with backward: a B computes the gradients of its inputs alone. If its

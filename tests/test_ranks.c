@@ -250,6 +250,7 @@ Test(ranks, wrong_calls_of_communicators_are_refused)
 typedef struct file_case {
     char save[512], load[512]; /* "": do not */
     int partitions, steps, replicas;
+    bool sharded;
     test_trace params[TEST_MOST_RANKS];
     const char *word;
 } file_case;
@@ -264,6 +265,7 @@ static void save_and_load(gpp_comm *comm, void *arg)
     gpp_file *file = NULL;
     o.partitions = c->partitions;
     o.replicas = c->replicas;
+    o.shard_optimizer = c->sharded;
     o.chunks = c->replicas > 1 ? 1 : 2;
     o.optimizer = "nadam lr=0.01";
     o.lr_schedule = "step size=2 gamma=0.5";
@@ -337,6 +339,7 @@ Test(ranks, a_training_goes_on_with_replicas_anywhere)
     test_folder_new(folder);
     file_case before = {.partitions = 3, .steps = 3},
               here = {.partitions = 2, .steps = 2, .replicas = 2}, over = here, after = before;
+    over.sharded = true;
     test_path(folder, "before", before.save);
     test_path(folder, "before", here.load);
     test_path(folder, "before", over.load);
@@ -457,6 +460,7 @@ Test(ranks, each_device_has_the_bytes_of_the_plan)
             test_on_ranks(4, compare_bytes, &o);
             o.replicas = 2;
             o.partitions = 2;
+            o.shard_optimizer = mode == 1;
             compare_bytes(NULL, &o);
             test_on_ranks(2, compare_bytes, &o);
             test_on_ranks(4, compare_bytes, &o);

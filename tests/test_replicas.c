@@ -73,6 +73,7 @@ static void expect_same_of(test_what *what, const test_model *model,
     case_of_replicas c = {.model = model, .options = *options, .what = what};
     test_result want = {{0}, {0}};
     c.options.partitions = 0;
+    c.options.shard_optimizer = false;
     c.options.devices = one;
     c.options.device_count = options->replicas;
     run_on_rank(NULL, &c);
@@ -167,6 +168,50 @@ Test(replicas, every_kind_of_call_gives_the_same)
             o.replicas = 3;
             expect_same_of(calls[k].what, &test_models[0], &o, few_ranks, calls[k].why);
         }
+}
+
+Test(replicas, sharded_optimizer_state_gives_the_same)
+{
+    static const struct {
+        const char *optimizer;
+        double clip_norm;
+        test_what *what;
+    } cases[] = {
+        {"sgd lr=0.1 momentum=0.9", 0, test_steps},
+        {"adam lr=0.01", 0.05, test_steps},
+        {"nadam lr=0.01", 0, test_submitted},
+        {"adamw lr=0.01", 0, test_halves},
+        {"rmsprop lr=0.01 momentum=0.5", 0, test_settings},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (int replicas = 2; replicas <= 4; replicas++) {
+            gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+            o.chunks = 2;
+            o.partitions = 2;
+            o.replicas = replicas;
+            o.optimizer = cases[k].optimizer;
+            o.clip_norm = cases[k].clip_norm;
+            o.shard_optimizer = true;
+            expect_same_of(cases[k].what, &test_skips, &o, replicas < 4 ? some_ranks : few_ranks,
+                           o.optimizer);
+        }
+}
+
+Test(replicas, wrong_options_are_refused)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_model *model = test_model_new(&test_skips);
+    gpp_pipe *pipe;
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.replicas = -1;
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "replicas"), "%s", err.msg);
+    o.replicas = 1 << 12;
+    o.chunks = 1 << 12;
+    gpp_error_clear(&err);
+    cr_expect_eq(gpp_pipe_new(&pipe, model, &o, &err), GPP_EINVAL);
+    cr_expect(strstr(err.msg, "4096 replicas of 4096 chunks"), "%s", err.msg);
+    gpp_model_free(model);
 }
 
 /* --- the right numbers ------------------------------------------------------------------------ */

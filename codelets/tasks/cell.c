@@ -394,3 +394,4 @@ CODELET(reduce, gpp__cell_reduce, 0x9d755d);
 CODELET(gather, gpp__cell_gather, 0xbab0ac);
 CODELET(norm, gpp__cell_norm, 0xeeca3b);
 CODELET(update, gpp__cell_update, 0x54a24b);
+CODELET(collect, gpp__cell_collect, 0x88d27a);

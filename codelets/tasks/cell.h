@@ -1,6 +1,6 @@
 /*
  * codelets/tasks/cell.h: the StarPU codelets: forward, recompute, backward, weight, loss, seed,
- * output, reduce, gather, norm, update.
+ * output, reduce, gather, norm, update, collect.
  *
  * A task's argument is a gpp__cell, which finds the task's buffers by their roles. All cells of a
  * step share a gpp__job.
@@ -119,8 +119,10 @@ typedef struct gpp__cell {
     const gpp__program *program;
     gpp__pass pass; /* of the program, in cells that run one */
     int i, j, clock;
-    int replica, share;   /* of j; the most micro-batches of a replica */
-    int64_t shard_floats; /* reduce: of a shard */
+    int replica, share;            /* of j; the most micro-batches of a replica */
+    int64_t shard_floats;          /* reduce: of a shard */
+    size_t state_begin, state_end; /* update: bytes of each of the optimizer's arrays that it has */
+    bool collects;                 /* update: others have the rest, and a collect follows */
     int64_t row0[GPP__BATCHES], rows[GPP__BATCHES];
     bool first; /* backward or weight: assigns gradients of parameters instead of adding to them */
     bool updated; /* update: it has begun */
@@ -137,7 +139,8 @@ typedef struct gpp__cell {
 struct starpu_codelet;
 extern struct starpu_codelet gpp__forward_codelet, gpp__recompute_codelet, gpp__backward_codelet,
     gpp__weight_codelet, gpp__loss_codelet, gpp__seed_codelet, gpp__output_codelet,
-    gpp__reduce_codelet, gpp__gather_codelet, gpp__norm_codelet, gpp__update_codelet;
+    gpp__reduce_codelet, gpp__gather_codelet, gpp__norm_codelet, gpp__update_codelet,
+    gpp__collect_codelet;
 
 /** @param failed  outlives the job */
 void gpp__job_init(gpp__job *job, atomic_uint_fast64_t *failed);

@@ -340,6 +340,11 @@ char *gpp__handle_pointer(void *interface)
     return (char *)((buffer_interface *)interface)->ptr;
 }
 
+size_t gpp__handle_bytes(void *interface)
+{
+    return ((buffer_interface *)interface)->bytes;
+}
+
 static gpp__note *note_of(const buffer_interface *i)
 {
     bool has = i->owner->noted && i->ptr;

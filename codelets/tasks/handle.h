@@ -72,6 +72,8 @@ GPP_API char *gpp__handle_data(const gpp__handle *b);
 
 /** Inside a task: where its k-th buffer is. */
 char *gpp__handle_pointer(void *interface);
+/** Inside a task: how long it is. */
+size_t gpp__handle_bytes(void *interface);
 /** Inside a task: where the buffer's note is, in the memory of the task's device; NULL: it has
  * none. */
 struct gpp__note *gpp__handle_note(void *interface);

@@ -12,6 +12,7 @@ char *gpp__cell_buffer(const gpp__cell *cell, void *buffers[], gpp__role role);
 
 /* What the tasks of whole partitions do. */
 gpp_status gpp__cell_reduce(gpp__cell *cell, void *buffers[], const gpp__run *run);
+gpp_status gpp__cell_collect(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_gather(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_norm(gpp__cell *cell, void *buffers[], const gpp__run *run);
 gpp_status gpp__cell_update(gpp__cell *cell, void *buffers[], const gpp__run *run);

@@ -1,6 +1,6 @@
 /*
  * codelets/tasks/replicas.c: the cells in which replicas meet: sums of their gradients, and the
- * gathering of what all of them have.
+ * gathering of sums, statistics and updated parameters.
  *
  * The sum goes over a binary tree of replica numbers, ((0 + 1) + (2 + 3)) + ..., element by element.
  * So its bits depend on the replicas alone, not on where they are or on who is ready first.
@@ -68,4 +68,19 @@ gpp_status gpp__cell_gather(gpp__cell *c, void *buffers[], const gpp__run *run)
         left -= pieces;
     }
     return GPP_OK;
+}
+
+/* Parameters that other ranks have updated are there by now; those of replicas on this rank are
+ * copied. */
+gpp_status gpp__cell_collect(gpp__cell *c, void *buffers[], const gpp__run *run)
+{
+    char *params = gpp__cell_buffer(c, buffers, GPP__ROLE_PARAMS), *to = NULL;
+    for (int a = 0; a < c->accesses; a++) {
+        if (c->access[a].role == GPP__ROLE_PARAM_SHARD)
+            to = gpp__handle_pointer(buffers[a]);
+        else if (c->access[a].role == GPP__ROLE_UPDATED) /* right behind the same shard here */
+            gpp__copy_bytes(run, to, gpp__handle_pointer(buffers[a]),
+                            gpp__handle_bytes(buffers[a]));
+    }
+    return params ? gpp__stage_pack(c->stage, run, params) : GPP_OK;
 }

@@ -28,6 +28,8 @@ typedef enum gpp__role {
                               gpp__end_port */
     GPP__ROLE_SHARD,       /* of gradients: `port` */
     GPP__ROLE_ALL_STATS,   /* of all replicas */
+    GPP__ROLE_PARAM_SHARD, /* of the parameters: `port` */
+    GPP__ROLE_UPDATED,     /* the same shard in the replica that has updated it */
     GPP__ROLES
 } gpp__role;
 

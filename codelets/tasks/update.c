@@ -58,9 +58,9 @@ static void update_unit(void *arg, int unit, int thread)
 /* Where an update finds the pieces of a parameter block. */
 typedef struct update_place {
     char *params, *grads, *states, *room;
-    size_t state_length;       /* of one state array */
-    float factor;              /* of gradients, on CPU cores */
-    const float *factor_there; /* of gradients, in the device's memory; NULL: 1 */
+    size_t state_begin, state_end; /* what is there of each of the optimizer's arrays */
+    float factor;                  /* of gradients, on CPU cores */
+    const float *factor_there;     /* of gradients, in the device's memory; NULL: 1 */
 } update_place;
 
 static gpp_status update_here(update_call *u, const gpp__run *run)
@@ -101,6 +101,17 @@ static void note_count(const update_call *u, gpp__learned *l)
     memcpy(l->scalar, u->scalar, sizeof l->scalar);
 }
 
+/* How many of the elements of a parameter this cell updates, and which is the first of them.
+ * @param state  where the parameter's are in each of the optimizer's arrays */
+static int64_t part_of(const update_place *at, size_t state, int64_t count, int64_t *first)
+{
+    size_t end = state + (size_t)count * sizeof(float);
+    size_t from = state > at->state_begin ? state : at->state_begin;
+    size_t to = end < at->state_end ? end : at->state_end;
+    *first = to > from ? (int64_t)((from - state) / sizeof(float)) : 0;
+    return to > from ? (int64_t)((to - from) / sizeof(float)) : 0;
+}
+
 /* @param ordinal  of parameter p among the layer's parameters that are no buffers */
 static gpp_status update_param(const gpp__cell *c, const gpp__stage *stage, const gpp__run *run,
                                int k, int p, int ordinal, const char *grads, const update_place *at)
@@ -108,21 +119,24 @@ static gpp_status update_param(const gpp__cell *c, const gpp__stage *stage, cons
     const gpp__job *job = c->job;
     const gpp__layer *l = &stage->layer[k];
     int learn = job->learn_at[stage->first + k] + ordinal;
+    size_t state = stage->state_at[k] + l->param[p].offset;
     gpp__learned *counts = learned_by(c) + learn;
-    update_call u = {
-        .job = job,
-        .count = l->param[p].count,
-        .param = (float *)(at->params + stage->param_at[k] + l->param[p].offset),
-        .grad = gpp__param_at(l, grads, p),
-        .factor = at->factor,
-        .states = job->optimizer->states(job->optimizer_attr),
-    };
-    for (int s = 0; s < u.states; s++)
-        u.state[s] = (float *)(at->states + (size_t)s * at->state_length + stage->state_at[k] +
-                               l->param[p].offset);
+    int64_t first = 0;
+    update_call u = {.job = job,
+                     .count = part_of(at, state, l->param[p].count, &first),
+                     .factor = at->factor,
+                     .states = job->optimizer->states(job->optimizer_attr)};
+    u.param = (float *)(at->params + stage->param_at[k] + l->param[p].offset) + first;
+    u.grad = (const float *)gpp__param_at(l, grads, p) + first;
+    for (int s = 0; s < u.states && u.count > 0; s++)
+        u.state[s] = (float *)(at->states + (size_t)s * (at->state_end - at->state_begin) + state -
+                               at->state_begin) +
+                     first;
     u.units = (int)(u.count / 65536 + 1);
     count_on(&u, learn, counts);
-    gpp_status status = run->cuda ? update_there(&u, run, at) : update_here(&u, run);
+    gpp_status status = u.count == 0 ? GPP_OK
+                        : run->cuda  ? update_there(&u, run, at)
+                                     : update_here(&u, run);
     if (status == GPP_OK) {
         note_count(&u, counts);
         return GPP_OK;
@@ -305,7 +319,8 @@ static gpp_status clip(gpp__cell *c, void *buffers[], const gpp__run *run, updat
 static void back_up(const gpp__cell *c, const gpp__run *run, char *backup, const update_place *at)
 {
     const gpp__stage *last = last_of(c->stage);
-    size_t states = (size_t)c->job->optimizer->states(c->job->optimizer_attr) * at->state_length;
+    size_t states = (size_t)c->job->optimizer->states(c->job->optimizer_attr) *
+                    (at->state_end - at->state_begin);
     gpp__copy_bytes(run, backup, at->params, last->params_end);
     if (at->states)
         gpp__copy_bytes(run, backup + gpp__align(last->params_end), at->states, states);
@@ -335,7 +350,7 @@ static gpp_status learn(gpp__cell *c, const gpp__run *run, const update_place *a
         for (int k = 0; k < s->count && status == GPP_OK; k++)
             if (owns_and_trains(&s->layer[k]))
                 status = update_layer(c, s, run, k, at);
-    for (const gpp__stage *s = c->stage; s && status == GPP_OK; s = s->after)
+    for (const gpp__stage *s = c->stage; s && status == GPP_OK && !c->collects; s = s->after)
         status = gpp__stage_pack(s, run, at->params);
     return status;
 }
@@ -348,7 +363,8 @@ gpp_status gpp__cell_update(gpp__cell *c, void *buffers[], const gpp__run *run)
                        .grads = gpp__cell_buffer(c, buffers, GPP__ROLE_GRADS),
                        .states = gpp__cell_buffer(c, buffers, GPP__ROLE_OPTIMIZER),
                        .room = gpp__cell_buffer(c, buffers, GPP__ROLE_SCRATCH),
-                       .state_length = last_of(c->stage)->state_at_end};
+                       .state_begin = c->state_begin,
+                       .state_end = c->state_end};
     gpp_status status = clip(c, buffers, run, &at);
     if (isnan(at.factor))
         atomic_store(&c->job->skipped, true);

@@ -19,6 +19,9 @@
  *   U(j)    reads gradients and statistics; writes parameters and optimizer state, and saves both
  *           in a backup first; with norms it reads them all and scales the gradients
  *
+ *   P(j)    with sharded updates: reads the shards of j's parameters that other replicas have
+ *           updated; writes its own
+ *
  * The letters of items are in internal.h. Every N writes the norms and every U reads them, also for
  * partitions that learn nothing: U's wait for the chain of N's. A replica has norms of its own, from
  * the same gradients.
@@ -322,6 +325,15 @@ static void add_statistics(filler *f, gpp__task *t)
                 j);
 }
 
+/* Shard s of the parameters of home j, where updates are by shards. */
+static void add_param_shard(filler *f, gpp__task *t, gpp__role role, int j, int s, int mode)
+{
+    const gpp__plan_maker *p = f->p;
+    size_t bytes = p->spec->stage[j].sharded;
+    if ((size_t)s * gpp__shard_bytes(bytes, p->replicas) < bytes)
+        add(f, t, role, s, mode, j * p->replicas + s);
+}
+
 static void access_update(filler *f, gpp__task *t)
 {
     const gpp__plan_maker *p = f->p;
@@ -329,6 +341,8 @@ static void access_update(filler *f, gpp__task *t)
     bool writes = p->learns[t->j] || p->commits[t->j];
     if (writes)
         add_params(f, t, GPP__READWRITE);
+    for (int s = 0; s < p->replicas && p->shape.shards && p->learns[t->j]; s++)
+        add_param_shard(f, t, GPP__ROLE_PARAM_SHARD, t->j, s, GPP__WRITE);
     if (p->learns[t->j])
         add_grads(f, t, p->shape.norms ? GPP__READWRITE : GPP__READ);
     if (writes && stage->optimizer > 0)
@@ -348,6 +362,24 @@ static void access_update(filler *f, gpp__task *t)
             add(f, t, GPP__ROLE_GATE, r, GPP__READ, r);
 }
 
+static void access_collect(filler *f, gpp__task *t)
+{
+    const gpp__plan_maker *p = f->p;
+    int own = t->j / p->depth;
+    bool sharded = p->learns[t->j] && p->spec->stage[t->j].sharded > 0;
+    if (sharded)
+        add_params(f, t, GPP__READWRITE);
+    for (int s = 0; s < p->replicas && sharded; s++) {
+        int there = gpp__plan_in(p, t->j, s);
+        bool here = gpp__plan_rank(p->plan, t->device) ==
+                    gpp__plan_rank(p->plan, p->shape.device_of[there]);
+        add_param_shard(f, t, GPP__ROLE_PARAM_SHARD, t->j, s,
+                        s == own ? GPP__READ : GPP__READWRITE);
+        if (s != own && here) /* else a message brings it */
+            add_param_shard(f, t, GPP__ROLE_UPDATED, there, s, GPP__READ);
+    }
+}
+
 /* The most accesses that a task can have. */
 static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
 {
@@ -361,7 +393,7 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         edges += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
         edges += p->n;
-    edges += p->replicas > 1 ? p->replicas : 0; /* shards, statistics or gates */
+    edges += p->replicas > 1 ? p->replicas : 0; /* shards twice, or statistics or gates */
     return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_EDGES;
 }
 
@@ -373,7 +405,7 @@ static void access_all(filler *f)
         [GPP__RECOMPUTE] = access_recompute, [GPP__BACKWARD] = access_backward,
         [GPP__WEIGHT] = access_weight,       [GPP__REDUCE] = access_reduce,
         [GPP__GATHER] = access_gather,       [GPP__NORM] = access_norm,
-        [GPP__UPDATE] = access_update,
+        [GPP__UPDATE] = access_update,       [GPP__COLLECT] = access_collect,
     };
     for (size_t k = 0; k < f->p->plan->tasks; k++) {
         gpp__task *t = &f->p->plan->task[k];

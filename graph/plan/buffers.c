@@ -28,6 +28,7 @@ const char *gpp__class_name(gpp__class c)
         [GPP__FETCHED] = "fetched",
         [GPP__SHARD] = "shard",
         [GPP__ALL_STATS] = "all statistics",
+        [GPP__PARAM_SHARD] = "parameter shard",
     };
     return (unsigned)c < GPP__CLASSES ? name[c] : "?";
 }
@@ -55,6 +56,8 @@ static gpp__class class_of(int role)
         [GPP__ROLE_FETCHED_END] = GPP__FETCHED,
         [GPP__ROLE_SHARD] = GPP__SHARD,
         [GPP__ROLE_ALL_STATS] = GPP__ALL_STATS,
+        [GPP__ROLE_PARAM_SHARD] = GPP__PARAM_SHARD,
+        [GPP__ROLE_UPDATED] = GPP__PARAM_SHARD,
     };
     return (gpp__class)of[role];
 }
@@ -72,15 +75,11 @@ static size_t scratch_of(const gpp__plan_maker *p, int device)
     return most;
 }
 
-size_t gpp__shard_bytes(size_t grads, int replicas)
+/* Shard s of so many bytes. */
+static size_t bytes_of_shard(const gpp__plan_maker *p, size_t bytes, int s)
 {
-    return gpp__align((grads + (size_t)replicas - 1) / (size_t)replicas);
-}
-
-static size_t bytes_of_shard(const gpp__plan_maker *p, int j, int s)
-{
-    size_t grads = p->spec->stage[j].grads, each = gpp__shard_bytes(grads, p->replicas);
-    size_t left = gpp__align(grads) - (size_t)s * each;
+    size_t each = gpp__shard_bytes(bytes, p->replicas);
+    size_t left = gpp__align(bytes) - (size_t)s * each;
     return left < each ? left : each;
 }
 
@@ -113,7 +112,9 @@ static size_t bytes_of(const gpp__plan_maker *p, gpp__class cls, int j, int slot
         gpp__mul(stage[j].stats, (size_t)p->shape.micro_batches, &bytes);
         return bytes;
     case GPP__SHARD:
-        return bytes_of_shard(p, j, slot);
+        return bytes_of_shard(p, stage[j].grads, slot);
+    case GPP__PARAM_SHARD:
+        return bytes_of_shard(p, stage[j].sharded, slot);
     case GPP__BACKUP:
         gpp__add(stage[j].params, stage[j].optimizer, &bytes);
         return bytes;
@@ -185,10 +186,10 @@ static gpp__buffer buffer_of(const gpp__plan_maker *p, gpp__class cls, int j, in
 static int whose(const gpp__plan_maker *p, const gpp__access *a, int *slot)
 {
     gpp__class cls = class_of(a->role);
-    int width = cls == GPP__FETCHED                       ? p->m
-                : cls == GPP__SHARD                       ? p->replicas
-                : cls == GPP__LOSSES || cls == GPP__NORMS ? p->replicas
-                                                          : 1;
+    bool shard = cls == GPP__SHARD || cls == GPP__PARAM_SHARD;
+    int width = cls == GPP__FETCHED                                ? p->m
+                : shard || cls == GPP__LOSSES || cls == GPP__NORMS ? p->replicas
+                                                                   : 1;
     *slot = a->buffer % width;
     return a->buffer / width;
 }

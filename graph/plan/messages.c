@@ -11,6 +11,9 @@
  * reads, so it can run. A message comes after everything that has used its two copies before, so
  * both ends are ready.
  *
+ * Shards of parameters are the exception: each replica has buffers of its own for them, and a shard
+ * goes from that of the replica that has updated it into those of the others.
+ *
  * What is in a buffer at the beginning is valid on every rank: it stays from an earlier plan, which
  * has sent it to the ranks that read it.
  */
@@ -24,6 +27,7 @@ enum { NOBODY = -1 };
 
 typedef struct state {
     gpp__plan *plan;
+    int32_t *update; /* [partitions] its update; NOBODY so far */
     int ranks;
     int32_t *writer;  /* [buffers] the task that has written it last; NOBODY */
     uint64_t *valid;  /* [buffers][words] bit r: rank r has what is in it */
@@ -42,12 +46,12 @@ static void put(const state *s, uint64_t *set, size_t buffer, int rank)
     set[buffer * s->words + (size_t)rank / 64] |= (uint64_t)1 << rank % 64;
 }
 
-static bool add_message(state *s, int32_t task, int32_t buffer, int from, int to)
+static bool add_message(state *s, int32_t task, int32_t buffer, int from, int to, int32_t into)
 {
     if (!gpp__make_room((void **)&s->plan->message, (int)s->plan->messages, &s->message_room,
                         sizeof *s->plan->message))
         return false;
-    s->plan->message[s->plan->messages++] = (gpp__message){task, buffer, from, to};
+    s->plan->message[s->plan->messages++] = (gpp__message){task, buffer, from, to, into};
     return true;
 }
 
@@ -77,7 +81,7 @@ static bool use(state *s, size_t task, const gpp__access *a)
     if ((a->mode & GPP__READ) && s->writer[b] != NOBODY && !has(s, s->valid, b, rank)) {
         int from = gpp__plan_rank(s->plan, s->plan->task[s->writer[b]].device);
         put(s, s->valid, b, rank);
-        if (!add_message(s, s->writer[b], a->buffer, from, rank))
+        if (!add_message(s, s->writer[b], a->buffer, from, rank, a->buffer))
             return false;
     }
     if (!(a->mode & GPP__WRITE))
@@ -86,6 +90,49 @@ static bool use(state *s, size_t task, const gpp__access *a)
         s->valid[b * s->words + w] = 0;
     put(s, s->valid, b, rank);
     s->writer[b] = (int32_t)task;
+    return true;
+}
+
+/* Which buffer a task has in a role. */
+static int32_t buffer_of(const gpp__task *t, gpp__role role, int port)
+{
+    for (int a = 0; a < t->access_count; a++)
+        if (t->access[a].role == role && t->access[a].port == port)
+            return t->access[a].buffer;
+    return -1;
+}
+
+/* A shard that another rank has updated goes straight into these parameters. Behind all updates of
+ * the partition: each reads and writes the buffers of layers among its own parameters. */
+static bool bring_shards(state *s, const gpp__task *t)
+{
+    int depth = gpp__shape_depth(&s->plan->shape), rank = gpp__plan_rank(s->plan, t->device);
+    int32_t last = NOBODY;
+    for (int j = t->j % depth; j < s->plan->shape.partitions; j += depth)
+        last = s->update[j] > last ? s->update[j] : last;
+    for (int a = 0; a < t->access_count; a++) {
+        int there = t->access[a].port * depth + t->j % depth;
+        if (t->access[a].role != GPP__ROLE_PARAM_SHARD)
+            continue;
+        const gpp__task *update = &s->plan->task[s->update[there]];
+        int from = gpp__plan_rank(s->plan, update->device);
+        if (from != rank &&
+            !add_message(s, last, buffer_of(update, GPP__ROLE_PARAM_SHARD, t->access[a].port), from,
+                         rank, t->access[a].buffer))
+            return false;
+    }
+    return true;
+}
+
+static bool go_through_shards(state *s)
+{
+    for (size_t k = 0; k < s->plan->tasks; k++) {
+        const gpp__task *t = &s->plan->task[k];
+        if (t->kind == GPP__UPDATE)
+            s->update[t->j] = (int32_t)k;
+        if (t->kind == GPP__COLLECT && !bring_shards(s, t))
+            return false;
+    }
     return true;
 }
 
@@ -106,7 +153,9 @@ static int by_task(const void *x, const void *y)
         return a->task < b->task ? -1 : 1;
     if (a->to != b->to)
         return a->to < b->to ? -1 : 1;
-    return (a->buffer > b->buffer) - (a->buffer < b->buffer);
+    if (a->buffer != b->buffer)
+        return a->buffer < b->buffer ? -1 : 1;
+    return (a->into > b->into) - (a->into < b->into);
 }
 
 gpp_status gpp__plan_messages(gpp__plan_maker *p, gpp_error *err)
@@ -120,13 +169,17 @@ gpp_status gpp__plan_messages(gpp__plan_maker *p, gpp_error *err)
     s.words = (size_t)s.ranks / 64 + 1;
     s.writer = malloc(buffers * sizeof *s.writer);
     s.valid = calloc(2 * buffers, s.words * sizeof *s.valid);
-    bool done = s.writer && s.valid;
+    s.update = malloc((size_t)p->n * sizeof *s.update);
+    bool done = s.writer && s.valid && s.update;
     if (done) {
         s.copied = s.valid + buffers * s.words;
         for (size_t k = 0; k < buffers; k++)
             s.writer[k] = NOBODY;
-        done = go_through(&s);
+        for (int j = 0; j < p->n; j++)
+            s.update[j] = NOBODY;
+        done = go_through(&s) && go_through_shards(&s);
     }
+    free(s.update);
     free(s.writer);
     free(s.valid);
     if (!done)

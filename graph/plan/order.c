@@ -24,9 +24,10 @@ static int32_t clock_of(const gpp__plan_maker *p, int kind, int i, int j)
     int cycles = p->m + p->depth - 1, end = (s->split ? 3 : 2) * cycles;
     int sums = p->replicas > 1 ? 2 : 0;
     if (gpp__kind_is_whole(kind))
-        return kind == GPP__NORM     ? end + sums
-               : kind == GPP__UPDATE ? end + sums + s->norms
-                                     : end + (kind == GPP__GATHER);
+        return kind == GPP__NORM      ? end + sums
+               : kind == GPP__UPDATE  ? end + sums + s->norms
+               : kind == GPP__COLLECT ? end + sums + s->norms + 1
+                                      : end + (kind == GPP__GATHER);
     if (kind == GPP__WEIGHT)
         return 2 * cycles + k + left;
     if (kind == GPP__FORWARD || kind == GPP__OUTPUT || !s->backward)
@@ -172,6 +173,10 @@ static void add_needs(gpp__plan_maker *p, int kind, int i, int j)
         return;
     case GPP__UPDATE:
         add_of_update(p, j);
+        return;
+    case GPP__COLLECT:
+        for (int k = j % p->depth; k < p->n; k += p->depth)
+            add_cell(p, GPP__UPDATE, -1, k);
         return;
     default:
         return;

@@ -30,6 +30,7 @@ typedef struct gpp__stage_sizes {
     size_t deferred; /* deferred gradients of a micro-batch whose backward is split; 0: none */
     size_t scratch;  /* the most that a task of the partition needs */
     size_t stats;    /* statistics of one micro-batch; 0: none */
+    size_t sharded;  /* bytes of parameters that replicas update by shards; 0: they do not */
     int home;    /* the partition that holds its parameters, gradients and optimizer state: itself
                     or, of its replica's on its device that share some, the first */
     bool trains; /* has parameters that learn */
@@ -105,7 +106,9 @@ typedef enum gpp__class {
     GPP__UNPACKED,  /* of device j: gradients in the caller's layout; no plan has such buffers */
     GPP__SHARD, /* of home j: shard `slot` of its gradients, in their memory. Replica `slot` adds
                        the replicas' shards up, and has a copy where it shares no memory with j */
-    GPP__ALL_STATS, /* of partition j: the records of all replicas' micro-batches */
+    GPP__ALL_STATS,   /* of partition j: the records of all replicas' micro-batches */
+    GPP__PARAM_SHARD, /* of home j: shard `slot` of its parameters, in their memory. Replica `slot`
+                         updates it */
     GPP__CLASSES
 } gpp__class;
 const char *gpp__class_name(gpp__class c);
@@ -119,10 +122,11 @@ typedef struct gpp__buffer {
     size_t bytes;   /* with the note, where other ranks may read it (codelets/tasks/note.h) */
 } gpp__buffer;
 
-/** What a task has written goes to another rank, which reads it next. It has the same buffer. */
+/** What a task has written goes to another rank, which reads it next. */
 typedef struct gpp__message {
     int32_t task, buffer;
     int32_t from, to; /* ranks */
+    int32_t into;     /* the buffer there: the same one, or the shard of another replica */
 } gpp__message;
 
 /** One more copy of a buffer, on a rank that neither `device` nor `other` is on. */
@@ -178,13 +182,11 @@ typedef struct gpp__plan {
 gpp_status gpp__plan_new(gpp__plan **plan, const gpp__plan_spec *spec, gpp_error *err);
 void gpp__plan_free(gpp__plan *plan);
 
-/** Bytes that a buffer takes on its device. A shard is in the memory of its gradients. */
+/** Bytes that a buffer takes on its device. A shard is in the memory of what it is a part of. */
 static inline size_t gpp__plan_own_bytes(const gpp__buffer *b)
 {
-    return b->cls == GPP__SHARD ? 0 : b->bytes;
+    return b->cls == GPP__SHARD || b->cls == GPP__PARAM_SHARD ? 0 : b->bytes;
 }
-/** Bytes of each shard of so many bytes of gradients, except that the last ones may have fewer. */
-size_t gpp__shard_bytes(size_t grads, int replicas);
 /** The replica of a partition. */
 static inline int gpp__plan_replica(const gpp__plan *plan, int j)
 {

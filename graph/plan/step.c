@@ -55,6 +55,7 @@ static gpp__stage_sizes stage_sizes(const gpp__recipe *r, int j, const gpp__prog
         .scratch =
             larger(larger(a->scratch, b->scratch), updates && is_home ? a->update_scratch : 0),
         .stats = s->stats_bytes,
+        .sharded = is_home && gpp__recipe_shard_bytes(r, j) ? s->state_at_end : 0,
         .home = r->home[j],
         .trains = is_home ? block_trains(s) : gpp__stage_trains(s),
         .may_fail = s->may_fail,
@@ -100,6 +101,7 @@ static gpp__step_shape step_shape(const gpp__recipe *r, gpp_checkpoint checkpoin
         .micro_batches = m,
         .replicas = r->replicas,
         .share = share,
+        .shards = r->shard_optimizer,
         .devices = r->devices,
         .device_of = r->device_of,
         .checkpointed = trains ? checkpointed : 0,

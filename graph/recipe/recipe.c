@@ -187,11 +187,29 @@ const gpp__stage *gpp__recipe_block_end(const gpp__recipe *r, int j)
     return s;
 }
 
+/* In a block of one partition the parameters are laid out as each array of the state is. Where several
+ * partitions have one, packed weights are between them. */
+size_t gpp__recipe_shard_bytes(const gpp__recipe *r, int j)
+{
+    const gpp__stage *s = &r->stage[j];
+    return r->shard_optimizer && r->optimizer && !s->before && !s->after
+               ? gpp__shard_bytes(s->state_at_end, r->replicas)
+               : 0;
+}
+
+void gpp__recipe_state_range(const gpp__recipe *r, int j, size_t *begin, size_t *end)
+{
+    size_t length = gpp__recipe_block_end(r, j)->state_at_end, each = gpp__recipe_shard_bytes(r, j);
+    size_t from = (size_t)(j / gpp__recipe_depth(r)) * each, to = each ? from + each : length;
+    *begin = from < length ? from : length;
+    *end = to < length ? to : length;
+}
+
 size_t gpp__recipe_optimizer_bytes(const gpp__recipe *r, int j)
 {
-    return r->optimizer ? (size_t)r->optimizer->states(r->optimizer_attr) *
-                              gpp__recipe_block_end(r, j)->state_at_end
-                        : 0;
+    size_t begin, end;
+    gpp__recipe_state_range(r, j, &begin, &end);
+    return r->optimizer ? (size_t)r->optimizer->states(r->optimizer_attr) * (end - begin) : 0;
 }
 
 /* --- making ----------------------------------------------------------------------------------- */
@@ -207,6 +225,12 @@ static gpp_status choose(gpp__recipe *r, const gpp_model *model, const gpp_pipe_
         status = gpp__choose_loss(r, o, err);
     if (status == GPP_OK)
         status = gpp__choose_optimizer(r, o, err);
+    if (status == GPP_OK && r->shard_optimizer && r->optimizer && r->optimizer->may_fail)
+        status =
+            gpp__fail(err, GPP_EUNSUPPORTED,
+                      "shard_optimizer: an update of %s may fail, and shards of it that others "
+                      "have made could not be undone",
+                      r->optimizer->name);
     if (status == GPP_OK)
         status = gpp__choose_schedule(r, o, err);
     return status == GPP_OK ? gpp__cut(r, o, err) : status;
@@ -273,6 +297,7 @@ static uint64_t hash_options(uint64_t h, const gpp__recipe *r, const gpp_pipe_op
 {
     const int64_t number[] = {o->partitions,
                               o->replicas,
+                              o->shard_optimizer,
                               o->chunks,
                               (int64_t)o->checkpoint,
                               o->batch,
@@ -320,6 +345,7 @@ static void take_options(gpp__recipe *r, const gpp_pipe_options *o)
     r->ascending = o->ascending_backward;
     r->clip_norm = o->clip_norm;
     r->skip_nonfinite = o->skip_nonfinite;
+    r->shard_optimizer = o->shard_optimizer && o->replicas > 1;
     r->cuda_mode = (gpp__cuda_mode){(int)o->cuda_math, !o->cuda_any_algorithm};
     r->choice = (gpp__plan_choice){.checkpoint = o->checkpoint,
                                    .memory_limit = o->memory_limit,

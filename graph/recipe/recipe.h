@@ -91,6 +91,7 @@ typedef struct gpp__recipe {
     void *optimizer_attr;
     double clip_norm;
     bool skip_nonfinite;
+    bool shard_optimizer;
     char *loss_text, *optimizer_text, *lr_schedule_text; /* as given; NULL: none */
     int parameters, buffers;
     gpp__named *named; /* [parameters + buffers] */
@@ -182,6 +183,12 @@ static inline bool gpp__recipe_holds(const gpp__recipe *r, int partition)
 }
 /** The stage that knows how long the blocks of a partition are: the last one in them. */
 const gpp__stage *gpp__recipe_block_end(const gpp__recipe *recipe, int partition);
+/** Bytes of each shard of a partition's parameters, which also divide the optimizer's arrays; the last
+ * ones may have fewer. 0: its block is not divided among replicas. */
+size_t gpp__recipe_shard_bytes(const gpp__recipe *recipe, int partition);
+/** The part of each of the optimizer's arrays that a partition's block has: from *begin up to,
+ * without, *end. */
+void gpp__recipe_state_range(const gpp__recipe *recipe, int partition, size_t *begin, size_t *end);
 /** Bytes of the optimizer's state in a partition's block; 0 without an optimizer. */
 size_t gpp__recipe_optimizer_bytes(const gpp__recipe *recipe, int partition);
 /** Bytes that a device may need by plan: the limit, or what a GPU has if that is less. 0: any. */

@@ -28,7 +28,7 @@ static struct starpu_codelet *const codelet_of[GPP__KINDS] = {
     [GPP__RECOMPUTE] = &gpp__recompute_codelet, [GPP__BACKWARD] = &gpp__backward_codelet,
     [GPP__WEIGHT] = &gpp__weight_codelet,       [GPP__REDUCE] = &gpp__reduce_codelet,
     [GPP__GATHER] = &gpp__gather_codelet,       [GPP__NORM] = &gpp__norm_codelet,
-    [GPP__UPDATE] = &gpp__update_codelet,
+    [GPP__UPDATE] = &gpp__update_codelet,       [GPP__COLLECT] = &gpp__collect_codelet,
 };
 
 /** When a task has more buffers than StarPU's task has room for, they go into arrays that StarPU
@@ -118,7 +118,7 @@ static void mark_iteration(const gpp_pipe *p, uint64_t run)
 /* The messages of a buffer in one direction follow one another, so they may have one tag. */
 static int64_t tag_of(const gpp_pipe *p, const gpp__task_graph *g, const gpp__message *m)
 {
-    const gpp__buffer *b = &g->step.plan->buffer[m->buffer];
+    const gpp__buffer *b = &g->step.plan->buffer[m->into];
     const int64_t number[] = {(int64_t)p->number,   g->instance,        b->cls,
                               gpp__slot_list(g, b), gpp__slot_of(g, b), m->from < m->to};
     return (int64_t)(gpp__hash(GPP__HASH, number, sizeof number) >> 8);
@@ -130,10 +130,10 @@ static gpp_status submit_message(gpp_pipe *p, const gpp__task_graph *g, const gp
 {
     const gpp__transport *t = p->comm->transport;
     int here = p->recipe->ranks.rank;
-    gpp__handle *handle = g->handle[m->buffer];
     if (m->from == here)
-        return t->send(p->comm, handle, m->to, tag_of(p, g, m), err);
-    return m->to == here ? t->receive(p->comm, handle, m->from, tag_of(p, g, m), err) : GPP_OK;
+        return t->send(p->comm, g->handle[m->buffer], m->to, tag_of(p, g, m), err);
+    return m->to == here ? t->receive(p->comm, g->handle[m->into], m->from, tag_of(p, g, m), err)
+                         : GPP_OK;
 }
 
 /* Every rank goes through the plan in the same order, and takes from it what is its own. */

@@ -93,6 +93,9 @@ gpp_status gpp__slot_get(gpp_pipe *p, int instance, gpp__class cls, int j, int s
     if (cls == GPP__SHARD && gpp__recipe_holds(p->recipe, j)) {
         h->whole = p->slots[GPP__GRADS][j].handle[0];
         h->at = (size_t)slot * shard_bytes(p, j);
+    } else if (cls == GPP__PARAM_SHARD) {
+        h->whole = p->slots[GPP__PARAMS][j].handle[0];
+        h->at = (size_t)slot * gpp__recipe_shard_bytes(p->recipe, j);
     }
     h->fetches = cls == GPP__FETCHED;
     charge(p, h, device, other);
@@ -162,7 +165,7 @@ size_t gpp__slots_missing(const gpp_pipe *p, const gpp__task_graph *g, int devic
         if (payer < 0)
             continue;
         size_t now = bytes_now(p, g, b);
-        bool inside = b->cls == GPP__SHARD && payer == b->device;
+        bool inside = gpp__plan_own_bytes(b) == 0 && payer == b->device;
         bool pays = (payer == device && !inside) || second_payer(p, payer, other) == device;
         if (pays && b->bytes > now)
             missing += b->bytes - now;

@@ -51,8 +51,8 @@ static gpp__ledger_entry state_entry(const gpp_pipe *p, const gpp__named *n, int
     e.name = *name;
     *name += sprintf(*name, "optimizer.%s.%s", p->recipe->optimizer->state_names[s], n->name) + 1;
     e.cls = GPP__OPTIMIZER;
-    e.at = (size_t)s * gpp__recipe_block_end(p->recipe, e.home)->state_at_end +
-           p->recipe->stage[n->partition].state_at[n->k] + param_of(p, n)->offset;
+    e.array = s;
+    e.at = p->recipe->stage[n->partition].state_at[n->k] + param_of(p, n)->offset;
     return e;
 }
 
@@ -144,6 +144,17 @@ static bool has_any(const gpp__ledger *l, gpp__class cls, int home)
     return false;
 }
 
+gpp__ledger_part gpp__ledger_part_of(const gpp__ledger *l, const gpp__ledger_entry *e, int j)
+{
+    size_t begin, end, last = e->at + e->bytes;
+    if (e->cls == GPP__PARAMS)
+        return (gpp__ledger_part){e->at, 0, e->bytes};
+    gpp__recipe_state_range(l->pipe->recipe, j, &begin, &end);
+    size_t from = e->at > begin ? e->at : begin, to = last < end ? last : end;
+    return (gpp__ledger_part){(size_t)e->array * (end - begin) + from - begin, from - e->at,
+                              to > from ? to - from : 0};
+}
+
 static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, int at, bool write,
                            void (*move)(char *, void *, size_t), gpp_error *err)
 {
@@ -152,9 +163,11 @@ static gpp_status move_all(const gpp__ledger *l, gpp__class cls, int home, int a
         gpp__host_acquire(l->pipe, cls, at, write ? GPP__READWRITE : GPP__READ, &block, err);
     if (status != GPP_OK)
         return status;
-    for (int k = 0; k < l->entries; k++)
-        if (is_of(&l->entry[k], cls, home))
-            move(block + l->entry[k].at, l->entry[k].data, l->entry[k].bytes);
+    for (int k = 0; k < l->entries; k++) {
+        gpp__ledger_part part = gpp__ledger_part_of(l, &l->entry[k], at);
+        if (is_of(&l->entry[k], cls, home) && part.bytes)
+            move(block + part.at, (char *)l->entry[k].data + part.from, part.bytes);
+    }
     gpp__host_release(l->pipe, cls, at);
     return GPP_OK;
 }
@@ -177,9 +190,11 @@ static gpp_status give(const gpp__ledger *l, gpp__class cls, int home, int from,
     if (status != GPP_OK)
         return status;
     status = gpp__host_acquire(l->pipe, cls, to, GPP__READWRITE, &theirs, err);
-    for (int k = 0; k < l->entries && status == GPP_OK; k++)
+    for (int k = 0; k < l->entries && status == GPP_OK; k++) {
+        gpp__ledger_part part = gpp__ledger_part_of(l, &l->entry[k], from);
         if (is_of(&l->entry[k], cls, home))
-            memcpy(theirs + l->entry[k].at, ours + l->entry[k].at, l->entry[k].bytes);
+            memcpy(theirs + part.at, ours + part.at, part.bytes);
+    }
     if (status == GPP_OK)
         gpp__host_release(l->pipe, cls, to);
     gpp__host_release(l->pipe, cls, from);
@@ -200,6 +215,18 @@ static gpp_status follow(const gpp__ledger *l, gpp__class cls, int home, int fir
     return status;
 }
 
+/* Each replica here has a part of the state, of which nothing else follows. */
+static gpp_status with_shards(const gpp__ledger *l, int home, int first, bool write,
+                              void (*move)(char *, void *, size_t), gpp_error *err)
+{
+    gpp_status status = GPP_OK;
+    for (int at = first; at >= 0 && status == GPP_OK;
+         at = next_here(l, at + gpp__recipe_depth(l->pipe->recipe)))
+        if (gpp__recipe_optimizer_bytes(l->pipe->recipe, at))
+            status = move_all(l, GPP__OPTIMIZER, home, at, write, move, err);
+    return status;
+}
+
 /* @param write  the block changes: let all replicas here follow, or change it back on failure */
 static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, bool write,
                              void (*move)(char *, void *, size_t), gpp_error *err)
@@ -207,6 +234,8 @@ static gpp_status with_block(const gpp__ledger *l, gpp__class cls, int home, boo
     int first = has_any(l, cls, home) ? next_here(l, home) : -1;
     if (first < 0)
         return GPP_OK;
+    if (cls == GPP__OPTIMIZER && gpp__recipe_shard_bytes(l->pipe->recipe, home))
+        return with_shards(l, home, first, write, move, err);
     gpp_status status = move_all(l, cls, home, first, write, move, err);
     if (status != GPP_OK || !write)
         return status;
@@ -259,7 +288,8 @@ gpp_status gpp__ledger_save(gpp__ledger *l, gpp_file *f, gpp_error *err)
     gpp_status status = GPP_OK;
     for (int k = 0; k < l->entries && status == GPP_OK; k++) {
         gpp__ledger_entry *e = &l->entry[k];
-        if (gpp__has_files(l->pipe) || gpp__recipe_holds(l->pipe->recipe, e->home))
+        if (gpp__has_files(l->pipe) || gpp__recipe_holds(l->pipe->recipe, e->home) ||
+            (gpp__ledger_is_sharded(l, e) && next_here(l, e->home) >= 0))
             status = gpp__file_room(f, e->name, e->dtype, e->rank, e->dim, &e->data, err);
     }
     if (status == GPP_OK)

@@ -19,7 +19,9 @@ typedef struct gpp__ledger_entry {
     int64_t dim[GPP_MAX_RANK];
     gpp__class cls; /* GPP__PARAMS or GPP__OPTIMIZER */
     int home;       /* whose parameter block, or optimizer state of that block */
-    size_t at, bytes;
+    int array;      /* of the optimizer's state */
+    size_t at;      /* in the block, or in that array */
+    size_t bytes;
     void *data; /* the array in the file; NULL: the file has none */
 } gpp__ledger_entry;
 
@@ -35,6 +37,19 @@ typedef struct gpp__ledger {
  * @param state   list the arrays of the optimizer's state too */
 gpp_status gpp__ledger_init(gpp__ledger *ledger, gpp_pipe *pipe, bool state, gpp_error *err);
 void gpp__ledger_release(gpp__ledger *ledger);
+
+/** The part of an entry that a partition's block has: `bytes` of them from `from` on, which are at
+ * `at` of the block. A replica may have but its shard of the optimizer's state. */
+typedef struct gpp__ledger_part {
+    size_t at, from, bytes;
+} gpp__ledger_part;
+gpp__ledger_part gpp__ledger_part_of(const gpp__ledger *ledger, const gpp__ledger_entry *entry,
+                                     int partition);
+/** The parts of an entry are in the blocks of all replicas; else each replica has all of it. */
+static inline bool gpp__ledger_is_sharded(const gpp__ledger *l, const gpp__ledger_entry *e)
+{
+    return e->cls == GPP__OPTIMIZER && gpp__recipe_shard_bytes(l->pipe->recipe, e->home) > 0;
+}
 
 /** Add all arrays to a file. */
 gpp_status gpp__ledger_save(gpp__ledger *ledger, gpp_file *file, gpp_error *err);

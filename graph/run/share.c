@@ -56,10 +56,19 @@ gpp_status gpp__file_spread(gpp_pipe *p, gpp_file **file, gpp_status status, gpp
 
 /* --- arrays ----------------------------------------------------------------------------------- */
 
-static int owner_of(const gpp__ledger *l, const gpp__ledger_entry *e)
+/* Rank 0 gets the part of an entry that a partition's block has. */
+static gpp_status collect_part(gpp_comm *comm, const gpp__ledger *l, const gpp__ledger_entry *e,
+                               int j, gpp_error *err)
 {
     const gpp__recipe *r = l->pipe->recipe;
-    return r->rank_of[r->device_of[e->home]];
+    int owner = r->rank_of[r->device_of[j]];
+    gpp__ledger_part part = gpp__ledger_part_of(l, e, j);
+    char *data = (char *)e->data + part.from;
+    if (owner == 0 || part.bytes == 0)
+        return GPP_OK;
+    if (owner == comm->rank)
+        return gpp__comm_put(comm, 0, data, part.bytes, err);
+    return comm->rank == 0 ? gpp__comm_take(comm, owner, data, part.bytes, err) : GPP_OK;
 }
 
 gpp_status gpp__ledger_collect(gpp__ledger *l, gpp_status status, gpp_error *err)
@@ -69,14 +78,11 @@ gpp_status gpp__ledger_collect(gpp__ledger *l, gpp_status status, gpp_error *err
         return status;
     status = gpp__agree(l->pipe, "the arrays of a file", status, 0, err);
     for (int k = 0; k < l->entries && status == GPP_OK; k++) {
-        gpp__ledger_entry *e = &l->entry[k];
-        int owner = owner_of(l, e);
-        if (owner == 0)
-            continue;
-        if (owner == comm->rank)
-            status = gpp__comm_put(comm, 0, e->data, e->bytes, err);
-        else if (comm->rank == 0)
-            status = gpp__comm_take(comm, owner, e->data, e->bytes, err);
+        const gpp__ledger_entry *e = &l->entry[k];
+        int last = gpp__ledger_is_sharded(l, e) ? l->pipe->recipe->partitions - 1 : e->home;
+        for (int j = e->home; j <= last && status == GPP_OK;
+             j += gpp__recipe_depth(l->pipe->recipe))
+            status = collect_part(comm, l, e, j, err);
     }
     return status;
 }

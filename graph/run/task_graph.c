@@ -84,6 +84,8 @@ static void fill_cell(gpp_pipe *p, gpp__task_graph *g, size_t k)
     }
     for (int a = 0; a < t->access_count; a++)
         c->notes |= g->handle[t->access[a].buffer]->noted;
+    gpp__recipe_state_range(p->recipe, t->j, &c->state_begin, &c->state_end);
+    c->collects = gpp__recipe_shard_bytes(p->recipe, t->j) > 0;
     if (t->kind == GPP__REDUCE && t->access_count > 0)
         c->shard_floats =
             (int64_t)(g->step.plan->buffer[t->access[0].buffer].bytes / sizeof(float));

@@ -375,6 +375,7 @@ static double task_ms(const forecaster *f, const gpp__task *t)
     case GPP__REDUCE:
         return copy_ms(f, t->device, 2 * gpp__recipe_block_end(f->recipe, t->j)->grads_end);
     case GPP__GATHER:
+    case GPP__COLLECT:
         return 0;
     case GPP__NORM:
         return copy_ms(f, t->device, gpp__recipe_block_end(f->recipe, t->j)->grads_end);

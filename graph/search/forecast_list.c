@@ -146,7 +146,7 @@ static void add_message(maker *m, const gpp__message *message)
     access[0] =
         (gpp__access){.mode = GPP__READ, .buffer = buffer_on(m, message->buffer, message->from)};
     access[1] =
-        (gpp__access){.mode = GPP__WRITE, .buffer = buffer_on(m, message->buffer, message->to)};
+        (gpp__access){.mode = GPP__WRITE, .buffer = buffer_on(m, message->into, message->to)};
     l->task[l->spec.tasks++] =
         (gpp__sim_task){.device = -1,
                         .accesses = 2,

@@ -173,13 +173,22 @@ typedef struct gpp_pipe_options {
      * chunks, not on where the replicas are. 0 counts as 1.
      */
     int replicas;
+
+    /*
+     * With replicas: each keeps the optimizer's state of its shard of every partition's parameters
+     * alone, updates that shard, and sends it to the others (ZeRO stage 1: Rajbhandari et al.,
+     * arXiv 1910.02054). The state takes 1 / replicas of the memory on each; what is sent grows by
+     * half. Results are the same bits. Partitions that share parameters keep the whole state.
+     * GPP_EUNSUPPORTED: an update of the optimizer may fail, so it could not be undone everywhere.
+     */
+    bool shard_optimizer;
 } gpp_pipe_options;
 
 #define GPP_PIPE_OPTIONS_INIT                                                                      \
     {                                                                                              \
         sizeof(gpp_pipe_options), 0, NULL, NULL, 0, 1, GPP_CHECKPOINT_EXCEPT_LAST, 0, NULL, NULL,  \
             false, 0, 0, false, false, NULL, 0, NULL, NULL, 0, false, 0, NULL, NULL, GPP_MATH_F32, \
-            false, NULL, 1                                                                         \
+            false, NULL, 1, false                                                                  \
     }
 
 /** Names of the built-in losses, optimizers and schedules (orders of tasks), NULL past the last.
