@@ -422,7 +422,7 @@ Test(loader, wrong_options_and_tensors_are_refused)
     } cases[] = {
 #define O(batch, epoch, ahead) L(batch, epoch, ahead, 1)
 #define L(batch, epoch, ahead, lent)                                                               \
-    {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead, lent, false}
+    {sizeof(gpp_loader_options), batch, true, false, 0, epoch, ahead, lent, false, {0, 0, 0}}
 #define LABELS(rows)                                                                               \
     {                                                                                              \
         (void *)"", GPP_I64, 1,                                                                    \
@@ -488,4 +488,34 @@ Test(loader, rows_without_elements_are_counted_too)
     }
     cr_expect_eq(gpp_loader_next(l, &batch, NULL), GPP_ENOENT);
     gpp_loader_free(l);
+}
+
+/* Parts of all ranks together are the mini-batches; no other row is touched. */
+Test(loader, a_part_has_its_rows_and_leaves_the_others_alone)
+{
+    enum { CHUNKS = 4, BATCH = 9 };
+    data d = make(31);
+    gpp_loader_options o = choose(BATCH, true, false, 2);
+    gpp_loader *whole = open_loader(&d, &o), *part[2];
+    for (int k = 0; k < 2; k++) {
+        o.part = (gpp_part){CHUNKS, k ? 3 : 0, k ? CHUNKS : 3};
+        part[k] = open_loader(&d, &o);
+    }
+    gpp_tensor all[2], some[2][2];
+    while (gpp_loader_next(whole, all, NULL) == GPP_OK) {
+        int64_t rows = all[1].dim[0], each = (rows + CHUNKS - 1) / CHUNKS;
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(gpp_loader_next(part[k], some[k], NULL), GPP_OK);
+        for (int64_t r = 0; r < rows; r++) {
+            const gpp_tensor *from = some[r >= 3 * each];
+            cr_expect_eq(((int64_t *)from[1].data)[r], ((int64_t *)all[1].data)[r]);
+            cr_expect_eq(((float *)from[0].data)[r * WIDTH], ((float *)all[0].data)[r * WIDTH]);
+        }
+    }
+    for (int k = 0; k < 2; k++)
+        gpp_loader_free(part[k]);
+    gpp_loader_free(whole);
+    o.part = (gpp_part){CHUNKS, 2, CHUNKS + 1};
+    cr_expect_eq(gpp_loader_new(&whole, d.tensor, 2, &o, NULL), GPP_EINVAL);
+    release(&d);
 }

@@ -467,6 +467,7 @@ Test(ranks, each_device_has_the_bytes_of_the_plan)
         }
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
 /* Memory of the process after so many steps. */
 static void step_often(gpp_comm *comm, void *arg)
 {
@@ -493,7 +494,6 @@ static void step_often(gpp_comm *comm, void *arg)
     gpp_pipe_free(pipe);
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
 Test(ranks, two_thousand_steps_need_no_more_memory)
 {
     size_t grown = 0;

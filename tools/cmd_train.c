@@ -125,6 +125,7 @@ static gpp_status open_loader(training *t)
 {
     gpp_loader_options o = GPP_LOADER_OPTIONS_INIT;
     gpp_tensor all[GPP_MAX_TENSORS + 1];
+    gpp_pipe_info info;
     int count = t->data.inputs;
     memcpy(all, t->data.x, (size_t)count * sizeof *all);
     all[count] = t->data.target;
@@ -135,6 +136,8 @@ static gpp_status open_loader(training *t)
     o.ahead = (int)t->how.ahead;
     o.lent = (int)t->how.in_flight;
     o.pinned = is_on_gpu(t->pipe);
+    gpp_pipe_get_info(t->pipe, &info);
+    o.part = info.part;
     gpp_status status = gpp_loader_new(&t->loader, all, count + 1, &o, &t->err);
     return status == GPP_OK ? gpp_loader_seek(t->loader, t->epoch, t->index, &t->err) : status;
 }

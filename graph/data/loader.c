@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/ints.h"
 #include "base/status.h"
 #include <gridpipe/data.h>
 
@@ -112,15 +113,30 @@ static char *part(const gpp_loader *l, int64_t k, int t)
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
+/* Which of a mini-batch's rows are read. */
+static void find_part(const gpp_loader *l, int64_t rows, int64_t *begin, int64_t *end)
+{
+    const gpp_part *part = &l->options.part;
+    int64_t each = 0, last;
+    *begin = 0;
+    *end = rows;
+    if (!part->chunks)
+        return;
+    gpp__chunk(rows, part->chunks, &each, &last);
+    *begin = part->first * each < rows ? part->first * each : rows;
+    *end = part->end * each < rows ? part->end * each : rows;
+}
+
 /* Fills the slot of mini-batch `k` of the sequence. Gives up when another turn has begun. */
 static void gather(gpp_loader *l, int64_t k, int64_t epoch, int64_t index, int64_t turn)
 {
-    int64_t first = index * l->batch, rows = rows_of(l, index);
+    int64_t first = index * l->batch, begin, end;
+    find_part(l, rows_of(l, index), &begin, &end);
     if (l->order && epoch != l->order_epoch) {
         gpp_shuffle(l->options.seed, epoch, l->rows, l->order);
         l->order_epoch = epoch;
     }
-    for (int64_t r = 0; r < rows && turn == atomic_load_explicit(&l->turn, memory_order_relaxed);
+    for (int64_t r = begin; r < end && turn == atomic_load_explicit(&l->turn, memory_order_relaxed);
          r++) {
         size_t from = (size_t)(l->order ? l->order[first + r] : first + r);
         for (int t = 0; t < l->count; t++) {
@@ -196,6 +212,10 @@ static gpp_status check_options(const gpp_loader_options *o, gpp_error *err)
                          MOST_AHEAD);
     if (o->epoch < 0 || o->epoch > LAST_EPOCH)
         return gpp__fail(err, GPP_EINVAL, "epoch %" PRId64 ", 0 to 2^62 expected", o->epoch);
+    const gpp_part *part = &o->part;
+    if (part->chunks < 0 || part->first < 0 || part->end < part->first || part->end > part->chunks)
+        return gpp__fail(err, GPP_EINVAL, "a part of chunks %d to %d of %d", part->first, part->end,
+                         part->chunks);
     return GPP_OK;
 }
 

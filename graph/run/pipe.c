@@ -183,6 +183,20 @@ void gpp_pipe_free(gpp_pipe *p)
 
 /* --- what a pipe says about itself ------------------------------------------------------------ */
 
+/* The pieces of replicas of which this rank has partitions. */
+static gpp_part part_here(const gpp__recipe *r)
+{
+    gpp_part part = {gpp__recipe_chunks(r), 0, 0};
+    for (int j = 0; j < r->partitions; j++) {
+        int first = j / gpp__recipe_depth(r) * r->chunks;
+        if (!gpp__recipe_holds(r, j))
+            continue;
+        part.first = part.end == 0 || first < part.first ? first : part.first;
+        part.end = first + r->chunks;
+    }
+    return part;
+}
+
 void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
 {
     const gpp__recipe *r = p ? p->recipe : NULL;
@@ -193,6 +207,7 @@ void gpp_pipe_get_info(const gpp_pipe *p, gpp_pipe_info *info)
         *info = (gpp_pipe_info){.layers = r->model->count,
                                 .partitions = r->model->count ? gpp__recipe_depth(r) : 0,
                                 .replicas = r->replicas,
+                                .part = part_here(r),
                                 .devices = r->devices,
                                 .chunks = r->chunks,
                                 .checkpoint = p->choice.checkpoint,

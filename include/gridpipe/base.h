@@ -48,6 +48,12 @@ typedef enum gpp_dtype {
 /** Bytes of one element of `dtype`; 0 when it is none of the enum. */
 GPP_API size_t gpp_dtype_size(gpp_dtype dtype);
 
+/** Part of a mini-batch: pieces `first` up to, without, `end` of `chunks`, each of
+ * ceil(rows / chunks) rows until the rows are used up. */
+typedef struct gpp_part {
+    int chunks, first, end;
+} gpp_part;
+
 /**
  * A tensor without values: its type and the shape of one row (a sample).
  *

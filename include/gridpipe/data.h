@@ -117,11 +117,15 @@ typedef struct gpp_loader_options {
      * it must be one more than the steps that are submitted at once. */
     int lent;
     bool pinned; /* mini-batches are in memory of gpp_host_memory_new: for pipes on GPUs */
+
+    /* The rows that are read, such as gpp_pipe_info.part, those that this rank's replicas want. The
+     * others are undefined, and take no memory until somebody writes to them. chunks == 0: all. */
+    gpp_part part;
 } gpp_loader_options;
 
 #define GPP_LOADER_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1, false                              \
+        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1, false, {0, 0, 0}                   \
     }
 
 /**
