@@ -214,6 +214,47 @@ Test(replicas, wrong_options_are_refused)
     gpp_model_free(model);
 }
 
+/* --- parts of a mini-batch -------------------------------------------------------------------- */
+
+/* Spoil the rows that this rank need not have. */
+static void spoil(gpp_tensor *t, const gpp_part *part)
+{
+    int64_t each, last, count = test_tensor_count(t) / t->dim[0];
+    gpp__chunk(t->dim[0], part->chunks, &each, &last);
+    for (int64_t k = 0; k < t->dim[0] * count; k++)
+        if (k / count < part->first * each || k / count >= part->end * each)
+            ((float *)t->data)[k] = NAN;
+}
+
+static void steps_on_parts(gpp_pipe *pipe, test_result *r)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_info info;
+    gpp_pipe_get_info(pipe, &info);
+    for (int64_t rows = 5; rows <= 12; rows += 7) {
+        double loss;
+        test_batch b = test_batch_new(pipe, rows, (uint64_t)rows);
+        spoil(&b.x, &info.part);
+        spoil(&b.target, &info.part);
+        test_must(gpp_pipe_step(pipe, &b.x, &b.target, &b.y, &loss, &err), &err);
+        test_result_add(r, loss);
+        test_trace_add(&r->outputs, b.y.data, (size_t)test_tensor_count(&b.y));
+        test_trace_params(&r->common, pipe);
+        test_batch_free(&b);
+    }
+}
+
+Test(replicas, ranks_need_only_the_rows_of_their_replicas)
+{
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.chunks = 2;
+    o.partitions = 2;
+    o.replicas = 2;
+    expect_same_of(steps_on_parts, &test_skips, &o, some_ranks, "parts");
+    o.replicas = 4;
+    expect_same_of(steps_on_parts, &test_skips, &o, some_ranks, "parts");
+}
+
 /* --- the right numbers ------------------------------------------------------------------------ */
 
 /* Plain arithmetic: nothing of the model depends on where a row is in the mini-batch. */
