@@ -25,7 +25,10 @@ bench_batch bench_batch_new(const gpp_pipe *pipe, int64_t rows)
     const gpp__desc *x = &pipe->recipe->network->value[pipe->recipe->network->input[0]].desc,
                     *target = &pipe->recipe->target_desc;
     bench_batch b = {tensor_of(x, rows), tensor_of(target, rows)};
-    bench_fill(b.x.data, rows * gpp__desc_count(x));
+    if (x->dtype == GPP_F32)
+        bench_fill(b.x.data, rows * gpp__desc_count(x));
+    for (int64_t k = 0; x->dtype == GPP_I64 && k < rows * gpp__desc_count(x); k++)
+        ((int64_t *)b.x.data)[k] = k * 5 % 97;
     int64_t count = rows * gpp__desc_count(target);
     if (target->dtype == GPP_F32)
         bench_fill(b.target.data, count);

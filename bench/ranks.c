@@ -185,6 +185,7 @@ static void measure_steps(const bench_report *report, double cell_ms, int m, int
 static const bench_column model_columns[] = {
     {"bench", NULL, 0, BENCH_TEXT, 0},
     {"model", "model", 8, BENCH_TEXT, 0},
+    {"replicas", "replicas", 8, 0, 0},
     {"batch", "rows", 5, 0, 0},
     {"chunks", "m", 3, 0, 0},
     {"ranks_ms", "two ranks ms", 12, 2, 0},
@@ -194,16 +195,18 @@ static const bench_column model_columns[] = {
     {NULL, NULL, 0, 0, 0},
 };
 
-static gpp_pipe *model_pipe(const bench_workload *w, const gpp_model *model, int m, gpp_comm *over)
+static gpp_pipe *model_pipe(const bench_workload *w, const gpp_model *model, int replicas, int m,
+                            gpp_comm *over)
 {
     static const char *const alone[] = {"cpu:0", "cpu:1"}, *const ranks[] = {"rank:0/cpu:0",
                                                                              "rank:1/cpu:1"};
     gpp_error err = GPP_ERROR_INIT;
     gpp_pipe *pipe;
-    gpp_pipe_options o = bench_workload_options(w, 2);
+    gpp_pipe_options o = bench_workload_options(w, 2 / replicas);
+    o.replicas = replicas;
     o.devices = over ? ranks : alone;
     o.device_count = 2;
-    o.chunks = m;
+    o.chunks = m / replicas;
     o.comm = over;
     bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
     return pipe;
@@ -217,14 +220,15 @@ static double step_once(gpp_pipe *pipe, const bench_batch *b)
     return 1e3 * (bench_now() - begin);
 }
 
-/* The same two partitions on the same two cores, in turn: over two ranks, and in the process of
- * rank 0 while rank 1 waits. */
-static void measure_model(const bench_report *report, const bench_workload *w, int m, int runs)
+/* The same two partitions, or two replicas of one, on the same two cores, in turn: over two ranks,
+ * and in the process of rank 0 while rank 1 waits. */
+static void measure_model(const bench_report *report, const bench_workload *w, int replicas, int m,
+                          int runs)
 {
     gpp_model *model = bench_workload_model(w);
     bool first = comm->rank == 0;
-    gpp_pipe *over = model_pipe(w, model, m, comm);
-    gpp_pipe *alone = first ? model_pipe(w, model, m, NULL) : NULL;
+    gpp_pipe *over = model_pipe(w, model, replicas, m, comm);
+    gpp_pipe *alone = first ? model_pipe(w, model, replicas, m, NULL) : NULL;
     bench_batch b = bench_batch_new(over, w->batch);
     double *ms[2] = {bench_room((size_t)runs * sizeof **ms),
                      bench_room((size_t)runs * sizeof **ms)};
@@ -241,10 +245,11 @@ static void measure_model(const bench_report *report, const bench_workload *w, i
     }
     double both = bench_median(ms[0], (size_t)runs), one = bench_median(ms[1], (size_t)runs);
     if (first)
-        bench_report_row(report, (bench_value[]){bench_text("ranks_model"), bench_text(w->name),
-                                                 bench_number(w->batch), bench_number(m),
-                                                 bench_number(both), bench_number(one),
-                                                 bench_number(both / one), bench_number(runs)});
+        bench_report_row(report,
+                         (bench_value[]){bench_text("ranks_model"), bench_text(w->name),
+                                         bench_number(replicas), bench_number(w->batch),
+                                         bench_number(m), bench_number(both), bench_number(one),
+                                         bench_number(both / one), bench_number(runs)});
     free(ms[0]);
     free(ms[1]);
     bench_batch_free(&b);
@@ -281,9 +286,12 @@ int main(int argc, char *argv[])
         measure_steps(&report, cell_ms, chunks, (int64_t)kib * 256, runs);
     bench_report models_report = {json, model_columns};
     if (comm->rank == 0 && models)
-        bench_report_begin(&models_report, "Models: two partitions over two ranks, in one process");
+        bench_report_begin(
+            &models_report,
+            "Models: two partitions, or two replicas, over two ranks and in one process");
     for (const bench_workload *w = bench_workloads; models && w->name; w++)
-        measure_model(&models_report, w, chunks, runs);
+        for (int replicas = 1; replicas <= 2; replicas++)
+            measure_model(&models_report, w, replicas, chunks, runs);
     gpp_comm_free(comm);
     return 0;
 }
