@@ -8,6 +8,7 @@
 #include "codelets/cpu/dnnl.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,13 @@ static void leave(int threads)
 {
     if (threads != 1)
         omp_set_num_threads(threads);
+}
+
+void gpp__dnnl_text(char *text, size_t size)
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, size, "oneDNN %d.%d.%d isa %#x", v->major, v->minor, v->patch,
+             (unsigned)dnnl_get_effective_cpu_isa());
 }
 
 static const char *const way_name[GPP__CONV_WAYS] = {"forward", "backward (data)",

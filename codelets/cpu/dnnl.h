@@ -12,6 +12,10 @@
 
 #include "base/status.h"
 
+/** oneDNN's version and the instructions that it chooses kernels for, as text: equal where it chooses
+ * the same kernels. */
+void gpp__dnnl_text(char *text, size_t size);
+
 /** A convolution of one row. Dimensions are height, width. */
 typedef struct gpp__conv_shape {
     int64_t groups, in_channels, out_channels; /* channels of all groups together */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codelets/cpu/dnnl.h"
+#include "codelets/cpu/gemm.h"
 #include "graph/recipe/recipe.h"
 
 /* --- choosing --------------------------------------------------------------------------------- */
@@ -214,10 +216,36 @@ typedef struct device_record {
     int32_t device; /* number on its rank */
     int32_t kind, ordinal, cores, node, described;
     uint64_t memory;
+    char kernels[56]; /* which kernels its cores run */
     char name[sizeof((gpp__device *)0)->name];
 } device_record;
 
 static int node_by_topology(const gpp__recipe *r, const gpp__device *device);
+
+static void name_kernels(char *text, size_t size)
+{
+    int length = snprintf(text, size, "%s, ", gpp__gemm_isa());
+    gpp__dnnl_text(text + length, size - (size_t)length);
+}
+
+/* Other kernels may round in other ways. */
+static void compare_kernels(const gpp__recipe *r, const local *l, const device_record record[])
+{
+    int first = -1;
+    for (int j = 0; j < r->partitions && r->ranks.rank == 0; j++) {
+        if (!*record[j].kernels)
+            continue;
+        if (first < 0)
+            first = j;
+        if (!strcmp(record[j].kernels, record[first].kernels))
+            continue;
+        gpp__log(GPP_LOG_WARN,
+                 "ranks %d (%s) and %d (%s) run unlike kernels: results may have other last bits "
+                 "than on one machine",
+                 l->rank[first], record[first].kernels, l->rank[j], record[j].kernels);
+        return;
+    }
+}
 
 static device_record record_of(const gpp__recipe *r, const local *l, int k)
 {
@@ -230,6 +258,8 @@ static device_record record_of(const gpp__recipe *r, const local *l, int k)
                                                                 : node_by_topology(r, d),
                             .memory = r->cluster ? 0 : gpp__machine_memory(d)};
     memcpy(record.name, d->name, sizeof record.name);
+    if (d->kind != GPP__DEVICE_CUDA)
+        name_kernels(record.kernels, sizeof record.kernels);
     if (r->cluster) {
         record.described = l->described[record.device];
         record.memory = r->cluster->device[record.described].memory;
@@ -354,6 +384,7 @@ gpp_status gpp__choose_devices(gpp__recipe *r, const gpp_pipe_options *o,
     if (record)
         status = gather_devices(r, &l, status, record, err);
     if (status == GPP_OK) {
+        compare_kernels(r, &l, record);
         number_devices(r, &l, record, at);
         name_devices(r);
     }

@@ -4,6 +4,7 @@
  *
  *   ranks bits           a training gives the same bits as in one process
  *   ranks errors         wrong options of one rank are the same error on all
+ *   ranks kernels        ranks whose processors differ are told apart
  *   ranks kill R         rank R is killed: the others report it, and can free everything
  *   ranks stop R         rank R is stopped: the same
  */
@@ -302,6 +303,29 @@ static void check_death(int victim, int signal)
     _exit(3);
 }
 
+/* --- unlike processors ------------------------------------------------------------------------ */
+
+static void note_warning(gpp_log_level level, const char *line, void *warned)
+{
+    if (level == GPP_LOG_WARN && strstr(line, "run unlike kernels"))
+        *(bool *)warned = true;
+}
+
+static void tell_kernels_apart(void)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe;
+    bool warned = false;
+    gpp_pipe_options o = common_options();
+    o.comm = comm;
+    gpp_log_set(note_warning, GPP_LOG_WARN, &warned);
+    expect(new_pipe(&pipe, text, &o, &err) == GPP_OK, "%s", err.msg);
+    gpp_log_set(NULL, GPP_LOG_ERROR, NULL);
+    expect(warned == (rank == 0), "unlike kernels: %s", warned ? "a warning" : "no warning");
+    gpp_pipe_free(pipe);
+    say("unlike processors are told apart");
+}
+
 int main(int argc, char *argv[])
 {
     gpp_error err = GPP_ERROR_INIT;
@@ -313,10 +337,12 @@ int main(int argc, char *argv[])
         check_bits();
     else if (strcmp(what, "errors") == 0)
         check_errors();
+    else if (strcmp(what, "kernels") == 0)
+        tell_kernels_apart();
     else if (argc > 2 && (strcmp(what, "kill") == 0 || strcmp(what, "stop") == 0))
         check_death(atoi(argv[2]), strcmp(what, "kill") == 0 ? SIGKILL : SIGSTOP);
     else
-        expect(false, "usage: ranks bits | errors | kill RANK | stop RANK");
+        expect(false, "usage: ranks bits | errors | kernels | kill RANK | stop RANK");
     gpp_comm_free(comm);
     return 0;
 }

@@ -44,6 +44,10 @@ done
 for ranks in 2 3; do
     expect 0 "${run[@]}" -n "$ranks" "$program" errors
 done
+# Kernels for fewer instructions, on one rank.
+out=$(expect 0 "${run[@]}" -n 1 "$program" kernels : -n 1 -x ONEDNN_MAX_CPU_ISA=SSE41 "$program" \
+    kernels) || { echo "$out" && exit 1; }
+echo "$out"
 # A stopped process keeps mpirun going; of one that is killed, survivors report only if mpirun does
 # not end them. Then its own status is 0. Most of the time all of them wait.
 commands=()
