@@ -364,7 +364,7 @@ Test(ranks, a_training_goes_on_with_replicas_anywhere)
 /* --- traces ----------------------------------------------------------------------------------- */
 
 typedef struct trace_case {
-    int partitions, tasks;
+    int partitions, replicas, tasks;
     gpp_trace *trace[TEST_MOST_RANKS];
 } trace_case;
 
@@ -375,6 +375,7 @@ static void record_steps(gpp_comm *comm, void *arg)
     gpp_pipe_options o = plain_options();
     gpp_step_stats stats;
     o.partitions = c->partitions;
+    o.replicas = c->replicas;
     gpp_pipe *pipe = plain_pipe(comm, &o, &err);
     cr_assert(pipe, "%s", err.msg);
     test_batch b = test_batch_new(pipe, 8, 1);
@@ -390,11 +391,11 @@ static void record_steps(gpp_comm *comm, void *arg)
     gpp_pipe_free(pipe);
 }
 
-Test(ranks, a_trace_has_the_tasks_of_all_ranks)
+static void check_traces(int partitions, int replicas, int ranks)
 {
-    trace_case c = {.partitions = 4};
-    test_on_ranks(3, record_steps, &c);
-    for (int r = 0; r < 3; r++) {
+    trace_case c = {.partitions = partitions, .replicas = replicas};
+    test_on_ranks(ranks, record_steps, &c);
+    for (int r = 0; r < ranks; r++) {
         const gpp_trace *t = c.trace[r];
         cr_expect_eq(t->steps, 2);
         cr_expect_eq(t->tasks, 2 * c.tasks, "rank %d: %d tasks", r, t->tasks);
@@ -415,8 +416,16 @@ Test(ranks, a_trace_has_the_tasks_of_all_ranks)
                           t->device[d].planned);
         }
     }
-    for (int r = 0; r < 3; r++)
+    for (int r = 0; r < ranks; r++)
         gpp_trace_free(c.trace[r]);
+}
+
+Test(ranks, a_trace_has_the_tasks_of_all_ranks)
+{
+    check_traces(4, 1, 3);
+    check_traces(2, 2, 1);
+    check_traces(2, 2, 2);
+    check_traces(2, 2, 4);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

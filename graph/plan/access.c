@@ -393,7 +393,8 @@ static size_t most_accesses(const gpp__plan_maker *p, const gpp__task *t)
         edges += p->shape.devices;
     if (t->kind == GPP__UPDATE && p->commits[t->j])
         edges += p->n;
-    edges += p->replicas > 1 ? p->replicas : 0; /* shards twice, or statistics or gates */
+    if (gpp__kind_is_whole(t->kind) || t == &p->plan->task[p->done_b[p->spec->stage[t->j].home]])
+        edges += p->replicas; /* shards twice, or statistics or gates */
     return 2 * (size_t)edges + (size_t)p->plan->fetches + BESIDES_EDGES;
 }
 

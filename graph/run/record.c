@@ -173,8 +173,9 @@ static void add_life(gpp__step_record *s, const gpp_pipe *p, const gpp__plan *pl
     bool copy = device == b->device && b->other >= 0 && gpp__recipe_has(p->recipe, b->other) &&
                 p->device[b->other].node != p->device[b->device].node;
     for (int d = device, k = 0; d >= 0 && k <= copy; k++, d = b->other) {
-        add_change(s, from, d, b->bytes);
-        add_change(s, until, d, (size_t)0 - b->bytes);
+        size_t bytes = d == b->device ? gpp__plan_own_bytes(b) : b->bytes;
+        add_change(s, from, d, bytes);
+        add_change(s, until, d, (size_t)0 - bytes);
     }
 }
 
