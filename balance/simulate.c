@@ -297,7 +297,7 @@ static bool hold(simulation *s, size_t buffer, double ms)
     const gpp__sim_buffer *b = &s->spec->buffer[buffer];
     if (s->buffer[buffer].holders++ > 0)
         return true;
-    return count_bytes(s, b->device, b->bytes, true, ms) &&
+    return count_bytes(s, b->device, b->inside ? 0 : b->bytes, true, ms) &&
            count_bytes(s, b->other, b->bytes, true, ms);
 }
 
@@ -306,7 +306,7 @@ static bool let_go(simulation *s, size_t buffer, double ms)
     const gpp__sim_buffer *b = &s->spec->buffer[buffer];
     if (--s->buffer[buffer].holders > 0)
         return true;
-    return count_bytes(s, b->device, b->bytes, false, ms) &&
+    return count_bytes(s, b->device, b->inside ? 0 : b->bytes, false, ms) &&
            count_bytes(s, b->other, b->bytes, false, ms);
 }
 

@@ -41,6 +41,7 @@ typedef struct gpp__sim_buffer {
                      before the next WRITE; a WORKSPACE is alive while its task runs */
     bool fetched; /* its contents are on node `host` at first, whatever its device */
     int32_t host;
+    bool inside; /* it is in another buffer's memory on its device, where it counts nothing */
 } gpp__sim_buffer;
 
 typedef struct gpp__sim_link {

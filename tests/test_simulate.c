@@ -455,7 +455,8 @@ Test(simulate, a_buffer_is_alive_while_somebody_needs_what_is_in_it)
                                             c->buffer[b].other == 0 ? -1 : c->buffer[b].other,
                                             c->buffer[b].lasting,
                                             false,
-                                            0};
+                                            0,
+                                            false};
         gpp__sim_result r = run(&s.spec);
         cr_expect_eq(r.points, c->points, "%s: %zu points", c->why, r.points);
         for (size_t p = 0; p < r.points && p < c->points; p++)
@@ -492,7 +493,7 @@ static listed list_plan(const gpp__plan *plan, const double ms[])
     }
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false, 0};
+        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false, 0, false};
     }
     l.spec = (gpp__sim_spec){.devices = plan->shape.devices,
                              .tasks = plan->tasks,

@@ -101,6 +101,7 @@ static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forec
     o.partitions = how->pipe.partitions;
     o.keep_balance = how->pipe.balance[0] != 0;
     o.chunks = how->pipe.chunks;
+    o.replicas = how->pipe.replicas ? how->pipe.replicas : r->cluster ? 0 : 1;
     o.any_checkpoint = !how->pipe.has_checkpoint;
     o.max_partitions = (int)how->max_partitions;
     o.max_chunks = how->max_chunks ? (int)how->max_chunks : o.max_chunks;
@@ -118,7 +119,7 @@ static gpp_status search(plan_result *r, const gpp_model *model, const gpp_forec
 static int other_cores(const gpp_candidate *c)
 {
     int count = 0;
-    for (int j = 0; j < c->partitions; j++) {
+    for (int j = 0; j < c->replicas * c->partitions; j++) {
         int k = 0;
         while (k < j && strcmp(c->device[k], c->device[j]) != 0)
             k++;
@@ -193,7 +194,8 @@ static gpp_status write_pipe(plan_result *r, gpp_error *err)
         return tool_note(err, GPP_ENOMEM, "the text of %d partitions", f->partitions);
     for (int j = 0; j < f->partitions; j++)
         device[j] = f->device[f->device_of[j]].name;
-    o.partitions = o.device_count = f->partitions;
+    o.partitions = f->partitions / f->replicas;
+    o.device_count = f->partitions;
     o.balance = f->balance;
     o.devices = device;
     char *profile = budget_file(r);
@@ -311,6 +313,7 @@ static void reword(tool_option table[TOOL_PIPE_OPTIONS])
     static const char *const words[][2] = {
         {"partitions", "this many, instead of any number of devices"},
         {"balance", "layers of each partition; cuts are not searched then"},
+        {"replicas", "this many copies of the pipeline (1; with --machine\nany number)"},
         {"chunks", "this many, instead of any number of micro-batches"},
         {"checkpoint", "always, except_last, never or budget, instead of any"},
         {"activation-limit", "bytes that a partition may keep for its backwards,\n"

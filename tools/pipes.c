@@ -11,6 +11,7 @@
 static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_BALANCE] = "balance",
     [TOOL_PARTS] = "partitions",
+    [TOOL_REPLICAS] = "replicas",
     [TOOL_CHUNKS] = "chunks",
     [TOOL_CHECKPOINT] = "checkpoint",
     [TOOL_ACTIVATIONS] = "activation_limit",
@@ -22,6 +23,7 @@ static const char *const keys[TOOL_PIPE_KEYS] = {
     [TOOL_SCHEDULE] = "schedule",
     [TOOL_MATH] = "cuda_math",
     [TOOL_ANY_ALGORITHM] = "cuda_any_algorithm",
+    [TOOL_SHARD] = "shard_optimizer",
 };
 
 /* The names come from the library, so that a new schedule is in the help at once. */
@@ -51,7 +53,10 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          "layers of each partition (the costliest partition as\n"
          "cheap as possible)",
          0, 0},
-        {"chunks", TOOL_WORD, NULL, "M", "micro-batches that a mini-batch is cut into (1)", 0, 0},
+        {"replicas", TOOL_WORD, NULL, "R",
+         "copies of the pipeline, each for its part of every\nmini-batch (1)", 0, 0},
+        {"chunks", TOOL_WORD, NULL, "M",
+         "micro-batches that a mini-batch, or a replica's part\nof it, is cut into (1)", 0, 0},
         {"checkpoint", TOOL_WORD, NULL, "MODE",
          "always, except_last or never: which micro-batches\nare recomputed instead of kept "
          "(except_last);\nbudget: as little as --activation-limit allows",
@@ -80,15 +85,17 @@ void tool_pipe_options(tool_pipe_args *args, tool_option out[TOOL_PIPE_OPTIONS])
          0, 0},
         {"cuda-any-algorithm", TOOL_WORD, NULL, "0|1",
          "on GPUs, allow algorithms whose bits change from\nrun to run (0)", 0, 0},
+        {"shard-optimizer", TOOL_WORD, NULL, "0|1",
+         "each replica keeps and updates a part of the\noptimizer's state alone (0)", 0, 0},
         {"pipe", TOOL_WORD, NULL, "TEXT",
          "all of these: \"balance=3,3 chunks=4\n"
          "checkpoint=never deferred_batch_norm=0\"",
          0, 0},
     };
     static const int key_of[TOOL_PIPE_KEYS] = {
-        TOOL_PARTS,    TOOL_BALANCE,  TOOL_CHUNKS,       TOOL_CHECKPOINT, TOOL_ACTIVATIONS,
-        TOOL_BUDGET,   TOOL_DEFERRED, TOOL_DEVICES,      TOOL_MEMORY,     TOOL_ASCENDING,
-        TOOL_SCHEDULE, TOOL_MATH,     TOOL_ANY_ALGORITHM};
+        TOOL_PARTS,       TOOL_BALANCE,  TOOL_REPLICAS, TOOL_CHUNKS,        TOOL_CHECKPOINT,
+        TOOL_ACTIVATIONS, TOOL_BUDGET,   TOOL_DEFERRED, TOOL_DEVICES,       TOOL_MEMORY,
+        TOOL_ASCENDING,   TOOL_SCHEDULE, TOOL_MATH,     TOOL_ANY_ALGORITHM, TOOL_SHARD};
     memcpy(out, table, sizeof table);
     for (int k = 0; k < TOOL_PIPE_KEYS; k++)
         out[k + 1].into = &args->word[key_of[k]];
@@ -225,6 +232,10 @@ static gpp_status set(tool_pipe *p, int key, const char *text, gpp_error *err)
         return set_balance(p, text, err);
     case TOOL_PARTS:
         return set_partitions(p, text, err);
+    case TOOL_REPLICAS:
+        return set_count(err, key, text, 4096, &p->replicas);
+    case TOOL_SHARD:
+        return set_flag(err, key, text, &p->shard_optimizer);
     case TOOL_CHUNKS:
         return set_count(err, key, text, 1000000, &p->chunks);
     case TOOL_CHECKPOINT:
@@ -319,7 +330,9 @@ void tool_pipe_apply(const tool_pipe *p, gpp_pipe_options *o)
 {
     o->partitions = p->partitions;
     o->balance = p->balance[0] ? p->balance : NULL;
+    o->replicas = p->replicas ? p->replicas : 1;
     o->chunks = p->chunks ? p->chunks : 1;
+    o->shard_optimizer = p->shard_optimizer;
     o->checkpoint = p->has_checkpoint ? p->checkpoint : o->checkpoint;
     o->deferred_batch_norm = p->deferred;
     o->ascending_backward = p->ascending;
@@ -357,6 +370,8 @@ void tool_pipe_describe(const gpp_pipe *pipe, const tool_pipe *how, char *text, 
     if (at < size)
         at += (size_t)snprintf(text + at, size - at, " chunks=%d checkpoint=%s", info.chunks,
                                gpp_checkpoint_name(info.checkpoint));
+    if (info.replicas > 1 && at < size)
+        at += (size_t)snprintf(text + at, size - at, " replicas=%d", info.replicas);
     if (how->activation_limit && at < size)
         at +=
             (size_t)snprintf(text + at, size - at, " activation_limit=%zu", how->activation_limit);
@@ -371,6 +386,8 @@ void tool_pipe_text(FILE *out, const gpp_pipe_options *o, const char *profile)
     for (int j = 0; j < o->partitions && o->balance; j++)
         fprintf(out, "%s%d", j ? "," : "balance=", o->balance[j]);
     fprintf(out, " chunks=%d checkpoint=%s", o->chunks, gpp_checkpoint_name(o->checkpoint));
+    if (o->replicas > 1)
+        fprintf(out, " replicas=%d shard_optimizer=%d", o->replicas, o->shard_optimizer);
     if (o->activation_limit)
         fprintf(out, " activation_limit=%zu", o->activation_limit);
     if (profile)

@@ -30,13 +30,14 @@ static void candidate(tool_json *j, const gpp_candidate *c)
 {
     tool_json_open(j, NULL, '{');
     tool_json_whole(j, "partitions", c->partitions);
+    tool_json_whole(j, "replicas", c->replicas);
     tool_json_whole(j, "chunks", c->chunks);
     tool_json_whole(j, "micro_batches", c->micro_batches);
     tool_json_text(j, "checkpoint", gpp_checkpoint_name(c->checkpoint));
     whole_or_null(j, "activation_limit", (int64_t)c->activation_limit);
     numbers(j, "balance", c->balance, c->partitions);
     tool_json_open(j, "devices", '[');
-    for (int p = 0; p < c->partitions; p++)
+    for (int p = 0; p < c->replicas * c->partitions; p++)
         tool_json_text(j, NULL, c->device[p]);
     tool_json_close(j, ']');
     tool_json_open(j, "bytes", '[');

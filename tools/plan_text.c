@@ -104,12 +104,15 @@ static int balance_columns(const plan_result *r, int rows)
 
 static void print_candidate(const gpp_candidate *c, bool best, int columns)
 {
-    char bytes[TOOL_AMOUNT], balance[MOST_BALANCE + 1];
+    char bytes[TOOL_AMOUNT], balance[MOST_BALANCE + 1], parts[32];
     write_balance(balance, c->balance, c->partitions);
-    int column =
-        printf("%c%5d %6d %-11s %-*s %8.2f %5.1f %% %9s  ", best ? '*' : ' ', c->partitions,
-               c->chunks, gpp_checkpoint_name(c->checkpoint), columns, balance, c->step_ms,
-               100 * c->bubble, tool_bytes_text(bytes, c->most_bytes));
+    if (c->replicas > 1)
+        snprintf(parts, sizeof parts, "%dx%d", c->replicas, c->partitions);
+    else
+        snprintf(parts, sizeof parts, "%d", c->partitions);
+    int column = printf("%c%5s %6d %-11s %-*s %8.2f %5.1f %% %9s  ", best ? '*' : ' ', parts,
+                        c->chunks, gpp_checkpoint_name(c->checkpoint), columns, balance, c->step_ms,
+                        100 * c->bubble, tool_bytes_text(bytes, c->most_bytes));
     tool_print_wrapped(*c->why ? c->why : "-", column, column, WIDTH);
 }
 

@@ -84,12 +84,12 @@ gpp_status tool_share(int from, void *data, size_t bytes, gpp_error *err)
     return comm ? gpp_comm_broadcast(comm, from, data, bytes, err) : GPP_OK;
 }
 
-int tool_end_rank(const gpp_pipe *pipe)
+int tool_end_rank(const gpp_pipe *pipe, int replica)
 {
     gpp_pipe_info info;
     gpp_pipe_get_info(pipe, &info);
     if (!comm || info.partitions == 0)
         return 0;
-    const char *name = info.device_name[info.device_of[info.partitions - 1]];
+    const char *name = info.device_name[info.device_of[(replica + 1) * info.partitions - 1]];
     return !strncmp(name, "rank:", 5) ? atoi(name + 5) : 0;
 }

@@ -104,7 +104,7 @@ int tool_ranks(void);
 /** Give all ranks what `from` has. */
 gpp_status tool_share(int from, void *data, size_t bytes, gpp_error *err);
 /** The rank with the pipe's last partition, which has the outputs. */
-int tool_end_rank(const gpp_pipe *pipe);
+int tool_end_rank(const gpp_pipe *pipe, int replica);
 
 /* --- amounts (amounts.c) ---------------------------------------------------------------------- */
 
@@ -144,6 +144,7 @@ enum { TOOL_PARTITIONS = 1024 };
 enum {
     TOOL_BALANCE,
     TOOL_PARTS,
+    TOOL_REPLICAS,
     TOOL_CHUNKS,
     TOOL_CHECKPOINT,
     TOOL_ACTIVATIONS,
@@ -155,13 +156,15 @@ enum {
     TOOL_SCHEDULE,
     TOOL_MATH,
     TOOL_ANY_ALGORITHM,
+    TOOL_SHARD,
     TOOL_PIPE_KEYS
 };
 
 /** How to cut and run a model. All zero: nothing is given. Release it, also after a failure. */
 typedef struct tool_pipe {
     int partitions, balance[TOOL_PARTITIONS]; /* balance[0] == 0: automatic */
-    int chunks;                               /* 0: 1 */
+    int chunks, replicas;                     /* 0: 1 */
+    bool shard_optimizer;
     bool has_checkpoint;
     gpp_checkpoint checkpoint;
     bool deferred, ascending, any_algorithm;

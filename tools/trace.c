@@ -53,12 +53,14 @@ static gpp_status fix(const gpp_pipe *pipe, gpp_pipe_options *o, const char *dev
 {
     gpp_pipe_info info;
     gpp_pipe_get_info(pipe, &info);
-    if (info.partitions > TOOL_PARTITIONS)
+    int all = info.replicas * info.partitions;
+    if (all > TOOL_PARTITIONS)
         return tool_note(err, GPP_EINVAL, "--profile: %d partitions, at most %d can be planned",
-                         info.partitions, TOOL_PARTITIONS);
-    for (int j = 0; j < info.partitions; j++)
+                         all, TOOL_PARTITIONS);
+    for (int j = 0; j < all; j++)
         device[j] = info.device_name[info.device_of[j]];
-    o->partitions = o->device_count = info.partitions;
+    o->partitions = info.partitions;
+    o->device_count = all;
     o->balance = info.balance;
     o->devices = device;
     return GPP_OK;

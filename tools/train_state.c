@@ -8,8 +8,8 @@
 
 #include "tools/train.h"
 
-enum { EPOCH, INDEX, LOSS_SUM, LOSS_ROWS, BATCH, ROWS, ORDER, SEED, CHUNKS };
-enum { CLIP_NORM = CHUNKS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS, OPTIMIZER };
+enum { EPOCH, INDEX, LOSS_SUM, LOSS_ROWS, BATCH, ROWS, ORDER, SEED, CHUNKS, REPLICAS };
+enum { CLIP_NORM = REPLICAS + 1, SKIP, DEFERRED, ASCENDING, SHAPE, MEAN, STD, LOSS, OPTIMIZER };
 enum { LR_SCHEDULE = OPTIMIZER + 1, MODEL, WORDS };
 enum { SAME = BATCH, NUMBERS = SHAPE, EXCERPT = 60 };
 
@@ -26,6 +26,7 @@ static const struct {
     [ORDER] = {"train.order", "order"},
     [SEED] = {"train.seed", "--seed"},
     [CHUNKS] = {"train.chunks", "--chunks"},
+    [REPLICAS] = {"train.replicas", "--replicas"},
     [CLIP_NORM] = {"train.clip_norm", "--clip-norm"},
     [SKIP] = {"train.skip_nonfinite", "--skip-nonfinite"},
     [DEFERRED] = {"train.deferred_batch_norm", "--deferred-batch-norm"},
@@ -91,6 +92,7 @@ static void describe(const training *t, words *w)
     snprintf(w->number[ORDER], 48, "shuffle=%d drop_last=%d", !how->no_shuffle, how->drop_last);
     snprintf(w->number[SEED], 48, "%" PRIu64, t->seed);
     print_whole(w->number[CHUNKS], how->pipe.chunks ? how->pipe.chunks : 1);
+    print_whole(w->number[REPLICAS], how->pipe.replicas ? how->pipe.replicas : 1);
     print_real(w->number[CLIP_NORM], how->clip_norm);
     print_whole(w->number[SKIP], how->skip_nonfinite);
     print_whole(w->number[DEFERRED], how->pipe.deferred);

@@ -54,6 +54,23 @@ static int64_t count_right(const training *t, const gpp_tensor *y, const gpp_ten
     return right;
 }
 
+/* Counts in the rows of each replica. Only the rank with its outputs counts right. */
+static int64_t count_replicas(const training *t, gpp_tensor y, gpp_tensor target, int64_t right[],
+                              int replicas)
+{
+    gpp_pipe_info info;
+    gpp_pipe_get_info(t->pipe, &info);
+    int64_t rows = y.dim[0], all = 0, pieces = (int64_t)replicas * info.chunks;
+    int64_t each = (rows + pieces - 1) / pieces * info.chunks;
+    for (int r = 0; r < replicas; r++) {
+        int64_t from = r * each < rows ? r * each : rows,
+                end = from + each < rows ? from + each : rows;
+        gpp_tensor some = slice(&y, from, end - from), want = slice(&target, from, end - from);
+        right[r] += count_right(t, &some, &want, &all);
+    }
+    return all;
+}
+
 /* @param y  room for a whole mini-batch */
 static gpp_status test_batch(training *t, int64_t from, int64_t rows, gpp_tensor *y, double *loss)
 {
@@ -67,8 +84,12 @@ static gpp_status test_batch(training *t, int64_t from, int64_t rows, gpp_tensor
 static gpp_status test_all(training *t, gpp_tensor *y)
 {
     gpp_status status = GPP_OK;
-    int64_t rows = t->test.x[0].dim[0], right = 0, all = 0;
+    int replicas = t->how.pipe.replicas ? t->how.pipe.replicas : 1;
+    int64_t rows = t->test.x[0].dim[0], sum_right = 0, all = 0;
+    int64_t *right = calloc((size_t)replicas, sizeof *right);
     double sum = 0;
+    if (!right)
+        return tool_note(&t->err, GPP_ENOMEM, "%d replicas", replicas);
     for (int64_t from = 0; from < rows && status == GPP_OK; from += t->how.batch) {
         int64_t some = rows - from < t->how.batch ? rows - from : t->how.batch;
         double loss = NAN;
@@ -78,12 +99,15 @@ static gpp_status test_all(training *t, gpp_tensor *y)
         sum += loss * (double)some;
         gpp_tensor target = slice(&t->test.target, from, some);
         if (train_has_classes(t->how.loss))
-            right += count_right(t, y, &target, &all);
+            all += count_replicas(t, *y, target, right, replicas);
     }
-    if (status == GPP_OK) /* other ranks have no outputs */
-        status = tool_share(tool_end_rank(t->pipe), &right, sizeof right, &t->err);
+    for (int r = 0; r < replicas && status == GPP_OK; r++) { /* other ranks have no outputs */
+        status = tool_share(tool_end_rank(t->pipe, r), &right[r], sizeof *right, &t->err);
+        sum_right += right[r];
+    }
+    free(right);
     t->test_loss = sum / (double)rows;
-    t->accuracy = all ? (double)right / (double)all : NAN;
+    t->accuracy = all ? (double)sum_right / (double)all : NAN;
     return status;
 }
 

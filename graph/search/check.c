@@ -24,6 +24,9 @@ static gpp_status check_numbers(const gpp_model *model, const gpp_pipe_options *
                          o->partitions, o->max_partitions);
     if (o->max_chunks < 1)
         return gpp__fail(err, GPP_EINVAL, "max_chunks must be >= 1, got %d", o->max_chunks);
+    if (o->replicas < 0)
+        return gpp__fail(err, GPP_EINVAL, "replicas must be 0, for any number, or >= 1, got %d",
+                         o->replicas);
     if (o->chunks < 0)
         return gpp__fail(err, GPP_EINVAL, "chunks must be 0, for any number, or >= 1, got %d",
                          o->chunks);

@@ -347,14 +347,14 @@ static double update_ms(const forecaster *f, int j)
                    s->grads_end + 2 * s->params_end + 2 * gpp__recipe_optimizer_bytes(r, j));
 }
 
-/* Bytes of the edges to the caller. */
+/* Bytes of a replica's edges to the caller. */
 static size_t output_bytes(const forecaster *f)
 {
     size_t bytes = 0;
     for (int c = 0; c < f->recipe->edges; c++)
         if (f->recipe->edge[c].to == f->recipe->partitions)
             bytes += f->step.plan->edge[c].bytes;
-    return bytes;
+    return bytes / (size_t)f->recipe->replicas;
 }
 
 static double task_ms(const forecaster *f, const gpp__task *t)
@@ -623,7 +623,7 @@ static double device_bound(const forecaster *f, const gpp_forecast *r, int d)
     int first = 0;
     while (first < r->partitions - 1 && r->device_of[first] != d)
         first++;
-    for (int j = 0; j < first; j++) {
+    for (int j = first - first % gpp__shape_depth(&plan->shape); j < first; j++) {
         way += fmin(f->last.forward[j], f->last.keep[j]);
         way += plan->shape.split ? 0 : f->last.backward[j];
     }
@@ -674,6 +674,7 @@ static gpp_status write_forecast(const forecaster *f, gpp_forecast **forecast, g
         return gpp__fail(err, GPP_ENOMEM, "a forecast");
     r->step_ms = f->result.end_ms;
     r->partitions = f->recipe->partitions;
+    r->replicas = f->recipe->replicas;
     r->micro_batches = f->step.plan->shape.micro_batches;
     r->devices = f->recipe->devices;
     r->tasks = (int)f->step.plan->tasks;

@@ -78,6 +78,7 @@ static void add_buffer(maker *m, size_t k)
         .device = b->device,
         .other = here && node_of[b->other] != node_of[b->device] ? b->other : -1,
         .lasting = b->cls == GPP__PARAMS || b->cls == GPP__OPTIMIZER,
+        .inside = gpp__plan_own_bytes(b) == 0,
         .fetched = b->cls == GPP__FETCHED,
         .host = m->list->host[rank],
     };

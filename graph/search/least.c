@@ -66,7 +66,8 @@ static gpp_status find_limit(const gpp__search *s, size_t *limit, gpp_error *err
             *limit = s->entry[k].candidate.most_bytes;
     for (int k = s->sites - 1; k >= 0; k--)
         for (int p = s->piece_count - 1; status == GPP_OK && p >= 0; p--)
-            if (gpp__search_tries(s, GPP_CHECKPOINT_BUDGET, s->pieces[p].count))
+            if (s->pieces[p].replicas == s->site[k].replicas &&
+                gpp__search_tries(s, GPP_CHECKPOINT_BUDGET, s->pieces[p].count))
                 status = lower(s, &s->site[k], s->pieces[p], limit, err);
     return status;
 }
@@ -82,7 +83,8 @@ static gpp_status some_fits(const gpp__search *s, gpp__pieces pieces, bool *fits
     for (int k = s->sites - 1; k >= 0; k--)
         for (int q = 0; status == GPP_OK && !*fits && q < GPP__SEARCH_MODES; q++) {
             gpp__choice choice = {s, &s->site[k], pieces, mode[q]};
-            if (gpp__search_tries(s, mode[q], pieces.count))
+            if (pieces.replicas == s->site[k].replicas &&
+                gpp__search_tries(s, mode[q], pieces.count))
                 status = fits_if_possible(&choice, fits, err);
         }
     return status;
@@ -95,8 +97,7 @@ static gpp_status batch_fits(const gpp__search *s, int64_t batch, int most, bool
     gpp__search with = *s;
     with.pipe.batch = batch;
     *fits = false;
-    gpp_status status =
-        gpp__search_pieces(&s->options, batch, &with.pieces, &with.piece_count, err);
+    gpp_status status = gpp__search_pieces(s, batch, &with.pieces, &with.piece_count, err);
     for (int k = with.piece_count - 1, tried = 0; status == GPP_OK && !*fits && k >= 0; k--)
         if (!most || tried++ < most)
             status = some_fits(&with, with.pieces[k], fits, err);

@@ -12,7 +12,7 @@
 
 #include "graph/search/search.h"
 
-typedef char phrase[96];
+typedef char phrase[112];
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
@@ -47,8 +47,9 @@ static const char *plural(int count)
 
 static const char *name_of(const gpp_candidate *c, phrase out)
 {
-    snprintf(out, sizeof(phrase), "%d partition%s, %d chunk%s, checkpoint %s", c->partitions,
-             plural(c->partitions), c->chunks, plural(c->chunks),
+    int at = c->replicas > 1 ? snprintf(out, sizeof(phrase), "%d replicas of ", c->replicas) : 0;
+    snprintf(out + at, sizeof(phrase) - (size_t)at, "%d partition%s, %d chunk%s, checkpoint %s",
+             c->partitions, plural(c->partitions), c->chunks, plural(c->chunks),
              gpp_checkpoint_name(c->checkpoint));
     return out;
 }
@@ -71,7 +72,7 @@ static const char *memory_text(const gpp__search *s, const gpp_candidate *c, phr
 static int64_t rows_of(const gpp__considered *e, int64_t batch)
 {
     int64_t rows, last;
-    gpp__chunk(batch, e->candidate.chunks, &rows, &last);
+    gpp__chunk(batch, e->candidate.replicas * e->candidate.chunks, &rows, &last);
     return rows;
 }
 
@@ -142,9 +143,11 @@ static void explain_equal(const gpp_candidate *c, const gpp_candidate *best, phr
     if (c->most_bytes > best->most_bytes)
         snprintf(out, sizeof(phrase), "as fast, but needs %.40s more",
                  bytes_text(c->most_bytes - best->most_bytes, more));
-    else if (c->partitions > best->partitions || c->chunks > best->chunks)
+    else if (c->replicas * c->partitions > best->replicas * best->partitions)
+        snprintf(out, sizeof(phrase), "as fast, with more partitions");
+    else if (c->replicas > best->replicas || c->chunks > best->chunks)
         snprintf(out, sizeof(phrase), "as fast, with more %s",
-                 c->partitions > best->partitions ? "partitions" : "chunks");
+                 c->replicas > best->replicas ? "replicas" : "chunks");
     else
         snprintf(out, sizeof(phrase), "as fast, in the same memory");
 }
@@ -191,7 +194,8 @@ typedef enum difference { PARTITIONS, MODE, CHUNKS } difference;
 
 static bool differs(const gpp_candidate *a, const gpp_candidate *b, difference how)
 {
-    bool partitions = a->partitions != b->partitions, mode = a->checkpoint != b->checkpoint;
+    bool partitions = a->partitions != b->partitions || a->replicas != b->replicas;
+    bool mode = a->checkpoint != b->checkpoint;
     bool chunks = a->chunks != b->chunks;
     switch (how) {
     case PARTITIONS:

@@ -26,7 +26,7 @@ static gpp_status make_plain(gpp__search *s, gpp_error *err)
         free(copy->unit[u].device);
         copy->unit[u].device = NULL;
     }
-    o.partitions = o.chunks = 1;
+    o.partitions = o.chunks = o.replicas = 1;
     o.balance = NULL;
     o.device_count = o.devices ? 1 : 0;
     if (s->options.any_checkpoint) /* what only a budget may be given is checked, too */
@@ -75,23 +75,39 @@ static int64_t next_chunks(int64_t chunks)
     return chunks < 3 ? chunks + 1 : chunks & (chunks - 1) ? chunks / 3 * 4 : chunks / 2 * 3;
 }
 
-gpp_status gpp__search_pieces(const gpp_plan_options *o, int64_t batch, gpp__pieces **pieces,
-                              int *count, gpp_error *err)
+/* The ways to cut a mini-batch for so many replicas.
+ * @param list  room for MOST_PIECES  @return how many there are */
+enum { MOST_PIECES = 64, MOST_CHUNKS = 1 << 20 /* of a pipe */ };
+static int pieces_of(const gpp_plan_options *o, int replicas, int64_t batch, gpp__pieces list[])
 {
-    enum { MOST = 64, MOST_CHUNKS = 1 << 20 /* of a pipe */ };
-    gpp__pieces *list = calloc(MOST, sizeof *list);
+    int count = 0;
+    int64_t most = o->max_chunks < batch ? o->max_chunks : batch;
+    most = (most > MOST_CHUNKS ? MOST_CHUNKS : most) / replicas;
+    most = o->chunks ? o->chunks : most > 1 ? most : 1;
+    for (int64_t chunks = o->chunks ? o->chunks : 1; chunks <= most; chunks = next_chunks(chunks)) {
+        int64_t rows, last;
+        int m = gpp__chunk(batch, (int)chunks * replicas, &rows, &last);
+        if (count == 0 || list[count - 1].rows != rows)
+            list[count++] =
+                (gpp__pieces){replicas, (int)chunks, m < chunks ? m : (int)chunks, rows};
+    }
+    return count;
+}
+
+gpp_status gpp__search_pieces(const gpp__search *s, int64_t batch, gpp__pieces **pieces, int *count,
+                              gpp_error *err)
+{
+    gpp__pieces *list = calloc((size_t)(s->sites + 1) * MOST_PIECES, sizeof *list);
     *pieces = list;
     *count = 0;
     if (!list)
-        return gpp__fail(err, GPP_ENOMEM, "%d numbers of chunks", MOST);
-    int64_t most = o->chunks ? o->chunks : o->max_chunks < batch ? o->max_chunks : batch;
-    if (!o->chunks && most > MOST_CHUNKS)
-        most = MOST_CHUNKS;
-    for (int64_t chunks = o->chunks ? o->chunks : 1; chunks <= most; chunks = next_chunks(chunks)) {
-        int64_t rows, last;
-        int m = gpp__chunk(batch, (int)chunks, &rows, &last);
-        if (*count == 0 || list[*count - 1].rows != rows)
-            list[(*count)++] = (gpp__pieces){(int)chunks, m, rows};
+        return gpp__fail(err, GPP_ENOMEM, "%d numbers of chunks", MOST_PIECES);
+    for (int k = 0; k < s->sites; k++) {
+        int before = 0;
+        while (before < k && s->site[before].replicas != s->site[k].replicas)
+            before++;
+        if (before == k)
+            *count += pieces_of(&s->options, s->site[k].replicas, batch, list + *count);
     }
     return GPP_OK;
 }
@@ -101,9 +117,10 @@ gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balanc
     const gpp__site *site = choice->site;
     gpp_pipe_options o = choice->search->pipe;
     o.partitions = site->partitions;
+    o.replicas = site->replicas;
     o.balance = balance;
     o.devices = site->spec;
-    o.device_count = site->partitions;
+    o.device_count = gpp__site_all(site);
     o.chunks = choice->pieces.chunks;
     o.checkpoint = choice->checkpoint;
     if (choice->checkpoint != GPP_CHECKPOINT_BUDGET) {
@@ -129,14 +146,15 @@ static int most_partitions(const gpp__search *s)
 
 /* Partitions that share a device gain nothing over fewer partitions. So without a list of devices
  * such a site is left out, unless it is asked for or layers are placed so. */
-static gpp_status add_site(gpp__search *s, int partitions, bool asked_for, bool *more,
+static gpp_status add_site(gpp__search *s, int partitions, int replicas, bool asked_for, bool *more,
                            gpp_error *err)
 {
     gpp__site *site = &s->site[s->sites];
     gpp_error own = GPP_ERROR_INIT;
-    gpp_status status = gpp__site_init(site, s, partitions, &own);
-    bool too_many = status == GPP_ENODEV && partitions > s->machine.workers;
-    bool useless = status == GPP_OK && !s->pipe.devices && !s->placed && site->devices < partitions;
+    gpp_status status = gpp__site_init(site, s, partitions, replicas, &own);
+    int all = partitions * replicas;
+    bool too_many = status == GPP_ENODEV && all > s->machine.workers;
+    bool useless = status == GPP_OK && !s->pipe.devices && !s->placed && site->devices < all;
     if (!asked_for && (too_many || useless)) {
         gpp__site_release(site);
         *more = false;
@@ -146,19 +164,48 @@ static gpp_status add_site(gpp__search *s, int partitions, bool asked_for, bool 
     return status == GPP_OK ? GPP_OK : gpp__fail(err, status, "%s", own.msg);
 }
 
+/* Devices that pipes may use. */
+static int count_devices(const gpp__search *s)
+{
+    const gpp_cluster *cluster = s->options.forecast.cluster;
+    return s->pipe.devices ? s->pipe.device_count
+           : cluster       ? cluster->devices
+           : s->gpus       ? s->machine.gpus.count
+                           : s->machine.workers;
+}
+
+/* Where any number of replicas may be tried: those that divide the devices, each with a partition on
+ * each of its devices. */
+static gpp_status add_replicas(gpp__search *s, int fixed, int most, gpp_error *err)
+{
+    int devices = count_devices(s);
+    gpp_status status = GPP_OK;
+    for (int replicas = 2; replicas <= devices && status == GPP_OK; replicas++) {
+        int each = devices / replicas, n = fixed ? fixed : each < most ? each : most;
+        bool more = true;
+        if (devices % replicas == 0 && n <= each)
+            status = add_site(s, n, replicas, false, &more, err);
+    }
+    return status;
+}
+
 static gpp_status add_sites(gpp__search *s, gpp_error *err)
 {
     const gpp_plan_options *o = &s->options;
     int fixed = o->keep_balance ? s->pipe.partitions : o->partitions;
-    int most = fixed ? fixed : most_partitions(s);
+    int most = fixed ? fixed : most_partitions(s), replicas = o->replicas ? o->replicas : 1;
     bool more = true;
     gpp_status status = GPP_OK;
-    s->site = calloc((size_t)most, sizeof *s->site);
+    if (replicas > 1 && s->placed)
+        return gpp__fail(err, GPP_EINVAL, "layers are placed on devices, so replicas must be 1");
+    s->site = calloc((size_t)most + (size_t)count_devices(s), sizeof *s->site);
     if (!s->site)
         return gpp__fail(err, GPP_ENOMEM, "devices of 1 ... %d partitions", most);
     for (int n = fixed ? fixed : 1; status == GPP_OK && more && n <= most; n++)
-        status = add_site(s, n, fixed, &more, err);
-    return status;
+        if (fixed || n == 1 || n * replicas <= count_devices(s) || replicas == 1)
+            status = add_site(s, n, replicas, fixed || (n == 1 && replicas > 1), &more, err);
+    return status == GPP_OK && !o->replicas && !s->placed ? add_replicas(s, fixed, most, err)
+                                                          : status;
 }
 
 /* --- candidates ------------------------------------------------------------------------------- */
@@ -166,7 +213,7 @@ static gpp_status add_sites(gpp__search *s, gpp_error *err)
 static void considered_release(gpp__considered *e)
 {
     gpp_candidate *c = &e->candidate;
-    for (int j = 0; c->device && j < c->partitions; j++)
+    for (int j = 0; c->device && j < c->replicas * c->partitions; j++)
         free(c->device[j]);
     free(c->device);
     gpp__trial_release(&e->trial);
@@ -181,6 +228,7 @@ static gpp_status considered_fill(gpp__considered *e, const gpp__choice *choice,
     bool budget = choice->checkpoint == GPP_CHECKPOINT_BUDGET;
     *c = (gpp_candidate){
         .partitions = site->partitions,
+        .replicas = site->replicas,
         .chunks = choice->pieces.chunks,
         .micro_batches = choice->pieces.count,
         .checkpoint = choice->checkpoint,
@@ -188,7 +236,7 @@ static gpp_status considered_fill(gpp__considered *e, const gpp__choice *choice,
         .profile = gpp__choice_options(choice, t->balance).profile,
         .balance = t->balance,
         .devices = site->devices,
-        .device = calloc((size_t)site->partitions, sizeof *c->device),
+        .device = calloc((size_t)gpp__site_all(site), sizeof *c->device),
         .bytes = t->bytes,
         .most_bytes = t->most,
         .step_ms = t->step_ms,
@@ -198,7 +246,7 @@ static gpp_status considered_fill(gpp__considered *e, const gpp__choice *choice,
         .fits = fits,
     };
     e->site = site;
-    for (int j = 0; c->device && j < site->partitions; j++)
+    for (int j = 0; c->device && j < gpp__site_all(site); j++)
         if (!(c->device[j] = strdup(site->spec[j])))
             return gpp__fail(err, GPP_ENOMEM, "a candidate");
     return c->device ? GPP_OK : gpp__fail(err, GPP_ENOMEM, "a candidate");
@@ -286,7 +334,8 @@ static gpp_status consider_all(gpp__search *s, gpp_error *err)
         for (int p = 0; p < s->piece_count; p++)
             for (int q = 0; status == GPP_OK && q < GPP__SEARCH_MODES; q++) {
                 gpp__choice choice = {s, &s->site[k], s->pieces[p], mode[q]};
-                bool tries = gpp__search_tries(s, mode[q], s->pieces[p].count);
+                bool tries = s->pieces[p].replicas == s->site[k].replicas &&
+                             gpp__search_tries(s, mode[q], s->pieces[p].count);
                 if (tries && mode[q] == GPP_CHECKPOINT_BUDGET)
                     tries = !has_room(s, &choice);
                 if (tries)
@@ -318,6 +367,7 @@ static int by_rank(const void *a, const void *b)
     int order = y->fits - x->fits;
     order = order ? order : by_number(x->step_ms, y->step_ms);
     order = order ? order : (x->most_bytes > y->most_bytes) - (x->most_bytes < y->most_bytes);
+    order = order ? order : x->replicas - y->replicas;
     order = order ? order : x->partitions - y->partitions;
     order = order ? order : x->chunks - y->chunks;
     return order ? order : (int)x->checkpoint - (int)y->checkpoint;
@@ -327,7 +377,10 @@ static bool is_preferred(const gpp_candidate *x, const gpp_candidate *y)
 {
     if (x->most_bytes != y->most_bytes)
         return x->most_bytes < y->most_bytes;
-    return x->partitions != y->partitions ? x->partitions < y->partitions : x->chunks < y->chunks;
+    int all = x->partitions * x->replicas, others = y->partitions * y->replicas;
+    if (all != others)
+        return all < others;
+    return x->replicas != y->replicas ? x->replicas < y->replicas : x->chunks < y->chunks;
 }
 
 static int choose(const gpp__search *s)
@@ -414,9 +467,9 @@ static gpp_status search(gpp__search *s, gpp_plan_table *table, gpp_error *err)
     if (status == GPP_OK)
         status = gpp__search_machine(s, err);
     if (status == GPP_OK)
-        status = gpp__search_pieces(&s->options, s->pipe.batch, &s->pieces, &s->piece_count, err);
-    if (status == GPP_OK)
         status = add_sites(s, err);
+    if (status == GPP_OK)
+        status = gpp__search_pieces(s, s->pipe.batch, &s->pieces, &s->piece_count, err);
     if (status == GPP_OK)
         status = gpp__search_profiles(s, err);
     if (status == GPP_OK)
@@ -459,13 +512,14 @@ gpp_status gpp_plan_apply(const gpp_plan_table *table, int candidate, gpp_pipe_o
                          table->candidates, table->best < 0 ? ", none of which fits" : "");
     const gpp_candidate *c = &table->candidate[candidate];
     pipe->partitions = c->partitions;
+    pipe->replicas = c->replicas;
     pipe->balance = c->balance;
     pipe->chunks = c->chunks;
     pipe->checkpoint = c->checkpoint;
     pipe->activation_limit = c->activation_limit;
     pipe->profile = c->profile;
     pipe->devices = (const char *const *)c->device;
-    pipe->device_count = c->partitions;
+    pipe->device_count = c->replicas * c->partitions;
     return GPP_OK;
 }
 
@@ -475,7 +529,7 @@ void gpp_plan_free(gpp_plan_table *t)
         return;
     for (int k = 0; k < t->candidates; k++) {
         gpp_candidate *c = &t->candidate[k];
-        for (int j = 0; j < c->partitions; j++)
+        for (int j = 0; j < c->replicas * c->partitions; j++)
             free(c->device[j]);
         free(c->device);
         free(c->balance);

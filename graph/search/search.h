@@ -18,15 +18,15 @@
 #include "graph/plan/step.h"
 #include "graph/search/forecast_times.h"
 
-/** The devices of pipes of so many partitions, and what is known about them. */
+/** The devices of pipes of so many replicas of so many partitions, and what is known about them. */
 typedef struct gpp__site {
-    int partitions, devices;
-    int *device_of;              /* [partitions] */
+    int partitions, replicas, devices;
+    int *device_of;              /* [replicas * partitions] */
     char (*name)[64];            /* [devices] */
     int *kind;                   /* [devices] cores of each; 0: a GPU (gpp__profile_kind) */
     int *described;              /* [devices] of the cluster, if there is one */
-    const char **spec;           /* [partitions] for gpp_pipe_options.devices; into `name`, or the
-                                    caller's */
+    const char **spec;           /* [replicas * partitions] for gpp_pipe_options.devices; into
+                                    `name`, or the caller's */
     const gpp_profile **profile; /* [profiles] taken beside the other devices, those of a kind by
                                     ascending rows; then [alone] taken while the others are idle */
     int profiles, alone;
@@ -34,9 +34,16 @@ typedef struct gpp__site {
 
 /** A mini-batch in pieces. */
 typedef struct gpp__pieces {
-    int chunks, count;
-    int64_t rows; /* of all but the last, which may be shorter */
+    int replicas;
+    int chunks, count; /* of each replica */
+    int64_t rows;      /* of all but the last, which may be shorter */
 } gpp__pieces;
+
+/** Partitions of all replicas. */
+static inline int gpp__site_all(const gpp__site *site)
+{
+    return site->replicas * site->partitions;
+}
 
 enum { GPP__SEARCH_MODES = 4 };
 
@@ -80,7 +87,7 @@ typedef struct gpp__search {
     bool gpus;            /* pipes without a list of devices go to GPUs */
     gpp__site *site;      /* [sites] by ascending partitions */
     int sites;
-    gpp__pieces *pieces; /* [piece_count] by ascending chunks */
+    gpp__pieces *pieces; /* [piece_count] by ascending chunks of each number of replicas */
     int piece_count;
     gpp_profile **taken; /* [taken_count] by this search */
     int taken_count, taken_room;
@@ -109,8 +116,9 @@ gpp_status gpp__search_check(const gpp_model *model, const gpp_pipe_options *pip
 
 /* --- search.c --------------------------------------------------------------------------------- */
 
-/** All ways to cut a mini-batch that are different. @param pieces out: free it */
-gpp_status gpp__search_pieces(const gpp_plan_options *options, int64_t batch, gpp__pieces **pieces,
+/** All ways to cut a mini-batch that are different, for the sites at hand. @param pieces out: free it
+ */
+gpp_status gpp__search_pieces(const gpp__search *search, int64_t batch, gpp__pieces **pieces,
                               int *count, gpp_error *err);
 /** Whether pipes of this mode, with so many micro-batches, are among those that are asked for. */
 bool gpp__search_tries(const gpp__search *search, gpp_checkpoint mode, int micro_batches);
@@ -119,7 +127,7 @@ gpp_pipe_options gpp__choice_options(const gpp__choice *choice, const int balanc
 
 /* --- sites.c --------------------------------------------------------------------------- */
 
-gpp_status gpp__site_init(gpp__site *site, const gpp__search *search, int partitions,
+gpp_status gpp__site_init(gpp__site *site, const gpp__search *search, int partitions, int replicas,
                           gpp_error *err);
 void gpp__site_release(gpp__site *site);
 /** Take profiles for all pieces of all sites, where none is given and taking one is worth it. */

@@ -97,14 +97,14 @@ static void add_described(gpp__site *site, const gpp__search *s, int j, int devi
 static gpp_status find_devices_described(gpp__site *site, const gpp__search *s, bool listed,
                                          gpp_error *err)
 {
-    size_t n = (size_t)site->partitions;
+    size_t n = (size_t)gpp__site_all(site);
     site->name = calloc(n, sizeof *site->name);
     site->kind = calloc(n, sizeof *site->kind);
     site->described = calloc(n, sizeof *site->described);
     if (!site->name || !site->kind || !site->described)
         return gpp__fail(err, GPP_ENOMEM, "%zu devices", n);
-    for (int j = 0; j < site->partitions; j++) {
-        int device = find_described(s, listed ? site->spec[j] : NULL, j, site->partitions);
+    for (int j = 0; j < gpp__site_all(site); j++) {
+        int device = find_described(s, listed ? site->spec[j] : NULL, j, gpp__site_all(site));
         if (device < 0)
             return gpp__fail(err, GPP_ENODEV,
                              "partition %d is to be on \"%s\", which the cluster does not have", j,
@@ -134,8 +134,8 @@ static gpp_status find_devices(gpp__site *site, const gpp__search *s, bool liste
     if (!listed && !s->gpus)
         offer.gpus = NULL;
     gpp_status status =
-        gpp__devices_choose(&offer, listed ? site->spec : NULL, listed ? site->partitions : 0,
-                            site->partitions, &device, &site->devices, site->device_of, err);
+        gpp__devices_choose(&offer, listed ? site->spec : NULL, listed ? gpp__site_all(site) : 0,
+                            gpp__site_all(site), &device, &site->devices, site->device_of, err);
     if (status != GPP_OK)
         return status;
     status = copy_devices(site, device, err);
@@ -189,21 +189,27 @@ gpp_status gpp__search_machine(gpp__search *s, gpp_error *err)
     return status;
 }
 
-gpp_status gpp__site_init(gpp__site *site, const gpp__search *s, int partitions, gpp_error *err)
+gpp_status gpp__site_init(gpp__site *site, const gpp__search *s, int partitions, int replicas,
+                          gpp_error *err)
 {
-    size_t n = (size_t)partitions;
-    *site = (gpp__site){.partitions = partitions};
+    int all = partitions * replicas;
+    size_t n = (size_t)all;
+    *site = (gpp__site){.partitions = partitions, .replicas = replicas};
     site->device_of = calloc(n, sizeof *site->device_of);
     site->spec = calloc(n, sizeof *site->spec);
     if (!site->device_of || !site->spec)
-        return gpp__fail(err, GPP_ENOMEM, "%d partitions", partitions);
+        return gpp__fail(err, GPP_ENOMEM, "%d partitions", all);
+    if (s->pipe.devices && all > s->pipe.device_count)
+        return gpp__fail(err, GPP_EINVAL,
+                         "%d replicas of %d partitions, but only %d devices are listed", replicas,
+                         partitions, s->pipe.device_count);
     bool listed = s->pipe.devices || placements(s->model, NULL) == partitions;
-    for (int j = 0; s->pipe.devices && j < partitions; j++)
+    for (int j = 0; s->pipe.devices && j < all; j++)
         site->spec[j] = s->pipe.devices[j];
     if (listed && !s->pipe.devices)
         placements(s->model, site->spec);
     gpp_status status = find_devices(site, s, listed, err);
-    for (int j = 0; status == GPP_OK && !listed && j < partitions; j++)
+    for (int j = 0; status == GPP_OK && !listed && j < all; j++)
         site->spec[j] = site->name[site->device_of[j]];
     return status;
 }
@@ -367,7 +373,7 @@ static gpp_status add_profiles(gpp__search *s, gpp__site *site, gpp_error *err)
     gpp_status status = GPP_OK;
     for (int d = 0; d < site->devices; d++)
         for (int k = s->piece_count - 1; status == GPP_OK && k >= 0; k--)
-            if (is_first_of_its_kind(site, d))
+            if (s->pieces[k].replicas == site->replicas && is_first_of_its_kind(site, d))
                 status = add_profile(s, site, d, s->pieces[k].rows, err);
     for (int k = 0; status == GPP_OK && k < site->profiles; k++)
         status = add_alone(s, site, k, err);

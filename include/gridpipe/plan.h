@@ -125,10 +125,13 @@ typedef struct gpp_forecast {
      *   m · (F + B) + recomputations · R
      *
      * With split backwards the first B_j are left out. A shorter last micro-batch counts as such.
+     * With replicas, k and m are those of the device's.
      */
     double bound_ms;
-    double bubble; /* part of the devices' time in which they are idle */
-    int partitions, micro_batches, devices, tasks, points;
+    double bubble;  /* part of the devices' time in which they are idle */
+    int partitions; /* of all replicas: partition j of replica r is number r * partitions /
+                       replicas + j */
+    int micro_batches, devices, tasks, points;
     gpp_checkpoint checkpoint;
     int *balance;                /* [partitions] */
     int *device_of;              /* [partitions] */
@@ -139,6 +142,7 @@ typedef struct gpp_forecast {
     gpp_forecast_point *point;   /* [points] ascending in time; the first of each device is at 0 */
     int nodes, links;            /* of a cluster; else 1 and 0 */
     gpp_forecast_link *link;     /* [links] those that are used, by sender, then by receiver */
+    int replicas;
 } gpp_forecast;
 
 /** Start from GPP_FORECAST_OPTIONS_INIT; fields may be added at the end. */
@@ -224,15 +228,16 @@ typedef struct gpp_plan_options {
     int partitions;                /* 0: any number; else this */
     int max_partitions;            /* 0: one for each device; else at most so many are tried */
     int chunks;                    /* 0: any number; else this */
-    int max_chunks;                /* at most so many are tried */
+    int max_chunks;                /* at most so many are tried, of all replicas together */
     bool any_checkpoint;           /* all modes are tried; else that of the pipe's options alone */
     bool keep_balance;             /* the balance of the pipe's options is used as it is */
     int listed;                    /* candidates in the table at most, besides the best; 0: all */
     gpp_forecast_options forecast; /* profiles and links; further profiles are taken as needed */
+    int replicas; /* 0: any number that divides the devices; else this. Layers must not be placed */
 } gpp_plan_options;
 #define GPP_PLAN_OPTIONS_INIT                                                                      \
     {                                                                                              \
-        sizeof(gpp_plan_options), 0, 0, 0, 64, true, false, 0, GPP_FORECAST_OPTIONS_INIT           \
+        sizeof(gpp_plan_options), 0, 0, 0, 64, true, false, 0, GPP_FORECAST_OPTIONS_INIT, 1        \
     }
 
 /** A pipe that was considered. */
@@ -244,7 +249,7 @@ typedef struct gpp_candidate {
                                    those that were given; else NULL */
     int *balance;               /* [partitions] */
     int devices;
-    char **device;     /* [partitions] where each runs */
+    char **device;     /* [replicas * partitions] where each runs */
     size_t *bytes;     /* [devices] by plan */
     size_t most_bytes; /* of any device */
     double step_ms, bound_ms, bubble;
@@ -252,6 +257,7 @@ typedef struct gpp_candidate {
                           backwards), by the length of the step and the devices */
     bool fits;         /* within the pipe's memory_limit */
     char why[160];     /* in words: why it was chosen, or what it lacks */
+    int replicas;      /* partitions and chunks are those of each */
 } gpp_candidate;
 
 typedef struct gpp_plan_table {
@@ -275,8 +281,11 @@ typedef struct gpp_plan_table {
  * gpp_balance_exact with the times of a profile of such micro-batches on such devices, under the
  * memory limit; the plan of that cut is made and simulated (gpp_forecast_new). Times within one
  * percent of each other count as equal: then fewer bytes, fewer partitions and fewer chunks are
- * preferred. Results of a pipe depend on its chunks (in their last bits; with batch normalisation
- * also in its statistics) and on nothing else of all this.
+ * preferred. Results of a pipe depend on its replicas and chunks (in their last bits; with batch
+ * normalisation also in its statistics) and on nothing else of all this.
+ *
+ * More than one replica is tried only where options.replicas says so: then as many partitions each
+ * as there are devices for.
  *
  * @param table    out; release with gpp_plan_free. When nothing fits there is one, too
  * @param pipe     what is fixed: loss, optimizer, batch (needed), devices, memory_limit, ...; its
@@ -288,7 +297,7 @@ typedef struct gpp_plan_table {
 GPP_API gpp_status gpp_plan_search(gpp_plan_table **table, const gpp_model *model,
                                    const gpp_pipe_options *pipe, const gpp_plan_options *options,
                                    gpp_error *err);
-/** Set partitions, balance, chunks, checkpoint, activation_limit, profile and devices to those of a
+/** Set partitions, replicas, balance, chunks, checkpoint, activation_limit, profile and devices to those of a
  * candidate. The options point into the table then. @return GPP_OK or GPP_EINVAL (no candidate) */
 GPP_API gpp_status gpp_plan_apply(const gpp_plan_table *table, int candidate,
                                   gpp_pipe_options *pipe, gpp_error *err);
