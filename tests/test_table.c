@@ -76,7 +76,8 @@ static int count_kind(const gpp__table *table, int kind)
 
 Test(table, a_kind_has_a_letter_and_a_name)
 {
-    static const char letters[] = "FOLSRBWAGNU";
+    static const char letters[] = "FOLSRBWAGNUP";
+    cr_assert_eq(strlen(letters), GPP__KINDS);
     for (int k = 0; k < GPP__KINDS; k++)
         cr_expect_eq(gpp__kind_letter((gpp__kind)k), letters[k]);
     cr_expect_str_eq(gpp__kind_name(GPP__RECOMPUTE), "recompute");
