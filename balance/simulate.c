@@ -89,9 +89,9 @@ typedef struct simulation {
     size_t *uses; /* [accesses] for a WRITE: how many accesses its contents get */
     copy *copy;   /* [accesses] */
     size_t copies;
-    double *link_free; /* [nodes][nodes] when a link's last transfer ends */
-    double *wire_free; /* [wires] when a wire's last message ends */
-    gpp__heap events;  /* a task has at most one at a time */
+    double *link_free;          /* [nodes][nodes] when a link's last transfer ends */
+    double *out_free, *in_free; /* [ranks] when the last message that a rank sends, receives ends */
+    gpp__heap events;           /* a task has at most one at a time */
     size_t points_room;
 } simulation;
 
@@ -153,12 +153,12 @@ static gpp_status check_tasks(const gpp__sim_spec *s, gpp_error *err)
     for (size_t k = 0; k < s->tasks; k++) {
         const gpp__sim_task *t = &s->task[k];
         gpp_status status = GPP_OK;
-        if (t->device < (s->wires ? -1 : 0) || t->device >= s->devices)
+        if (t->device < (s->ranks ? -1 : 0) || t->device >= s->devices)
             return gpp__fail(err, GPP_EINVAL, "task %zu is on device %d, there are %d", k,
                              (int)t->device, s->devices);
-        if (t->device < 0 && (t->wire < 0 || t->wire >= s->wires))
-            return gpp__fail(err, GPP_EINVAL, "message %zu goes over wire %d, there are %d", k,
-                             (int)t->wire, s->wires);
+        if (t->device < 0 && (t->from < 0 || t->from >= s->ranks || t->to < 0 || t->to >= s->ranks))
+            return gpp__fail(err, GPP_EINVAL, "message %zu goes from rank %d to %d, there are %d",
+                             k, (int)t->from, (int)t->to, s->ranks);
         if (!isfinite(t->ms) || t->ms < 0)
             return gpp__fail(err, GPP_EINVAL, "task %zu takes %g ms, expected at least 0, finite",
                              k, t->ms);
@@ -431,13 +431,13 @@ static bool on_end(simulation *s, size_t k, double now)
     return let_go_of_task(s, k, now);
 }
 
-/* Send a message as soon as its wire has sent those before it. The contents of a rank's buffer are
+/* Send a message as soon as the rank has sent those before it. The contents of a rank's buffer are
  * on the node where its last task wrote it, or where the buffer is at first; the way to and from
- * the host's memory is part of the wire. */
+ * the host's memory is part of the message's. */
 static void send_message(simulation *s, size_t k, double now)
 {
     const gpp__sim_task *t = &s->spec->task[k];
-    double *free_at = &s->wire_free[t->wire], begin = *free_at > now ? *free_at : now;
+    double *free_at = &s->out_free[t->from], begin = *free_at > now ? *free_at : now;
     for (int a = 0; a < t->accesses; a++)
         if (t->access[a].mode & GPP__WRITE) {
             buffer_state *b = &s->buffer[t->access[a].buffer];
@@ -462,8 +462,14 @@ static bool on_ready(simulation *s, size_t k, double now)
 
 static bool on_start(simulation *s, size_t k, double now)
 {
+    const gpp__sim_task *t = &s->spec->task[k];
+    double begin = now;
+    if (t->device < 0) {
+        begin = s->in_free[t->to] > now ? s->in_free[t->to] : now;
+        s->in_free[t->to] = begin + t->ms;
+    }
     s->result->start_ms[k] = now;
-    s->result->stop_ms[k] = now + s->spec->task[k].ms;
+    s->result->stop_ms[k] = begin + t->ms;
     push(s, s->result->stop_ms[k], END, k);
     return hold_of_task(s, k, now);
 }
@@ -567,7 +573,7 @@ static gpp_status sum_up_bytes(simulation *s, gpp_error *err)
 static void simulation_release(simulation *s)
 {
     gpp__heap_release(&s->events);
-    free(s->wire_free);
+    free(s->out_free);
     free(s->link_free);
     free(s->copy);
     free(s->uses);
@@ -602,9 +608,10 @@ static bool simulation_init(simulation *s)
     s->uses = calloc(accesses, sizeof *s->uses);
     s->copy = malloc(accesses * sizeof *s->copy);
     s->link_free = calloc(nodes * nodes + 1, sizeof *s->link_free);
-    s->wire_free = calloc((size_t)spec->wires + 1, sizeof *s->wire_free);
+    s->out_free = calloc(2 * (size_t)spec->ranks + 1, sizeof *s->out_free);
+    s->in_free = s->out_free + spec->ranks;
     return s->task && s->buffer && s->device && s->list && s->uses && s->copy && s->link_free &&
-           s->wire_free && gpp__heap_reserve(&s->events, spec->tasks + 1);
+           s->out_free && gpp__heap_reserve(&s->events, spec->tasks + 1);
 }
 
 static gpp_status read_list(simulation *s, gpp_error *err)

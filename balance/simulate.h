@@ -11,8 +11,9 @@
  *
  * Ranks share no memory, so what one sends to another is a task of the list, a *message*: it reads
  * a buffer of the sender and writes one of the receiver. It is pushed: it is sent as soon as these
- * accesses are allowed, whoever asks for it. A *wire* sends one message at a time, in the order in
- * which they become ready.
+ * accesses are allowed, whoever asks for it. A rank sends one message at a time, in the order in
+ * which they become ready, and receives one at a time, in the order in which they are sent. A
+ * message that meets a busy receiver keeps its sender busy no longer than one that does not.
  *
  * Pure: no runtime, no model, no plan.
  */
@@ -29,7 +30,7 @@ typedef struct gpp__sim_task {
     const gpp__access *access; /* [accesses] buffers by number, and how they are used. A WORKSPACE
                                   carries no dependence and no data */
     double ms;                 /* >= 0 */
-    int32_t wire;              /* of a message */
+    int32_t from, to;          /* ranks, of a message */
 } gpp__sim_task;
 
 typedef struct gpp__sim_buffer {
@@ -56,7 +57,7 @@ typedef struct gpp__sim_spec {
     const gpp__sim_task *task; /* [tasks] in an order that respects data */
     const gpp__sim_buffer *buffer;
     const gpp__sim_link *link; /* [nodes][nodes] from, to; NULL: transfers take no time */
-    int wires;
+    int ranks; /* 0: there are no messages */
 } gpp__sim_spec;
 
 /** The time of one device. Its five parts add up to the time from 0 to the end of the step. */

@@ -22,7 +22,7 @@ static bool about(double a, double b)
 
 /* --- lists made by hand ----------------------------------------------------------------------- */
 
-enum { MAX_TASKS = 8, MAX_ACCESSES = 4, MAX_BUFFERS = 4, MAX_DEVICES = 4, MAX_POINTS = 20 };
+enum { MAX_TASKS = 8, MAX_ACCESSES = 4, MAX_BUFFERS = 6, MAX_DEVICES = 4, MAX_POINTS = 20 };
 
 /* "w0 r1 u2 s3": writes buffer 0, reads 1, updates 2, has 3 as workspace. */
 struct line {
@@ -210,7 +210,7 @@ static const struct link_case {
     {"a workspace is not sent", {{0, 1, "w0"}, {1, 1, "s0"}}, {0, 0}, 0},
 };
 
-/* A device of -1 is a message. All go over wire 0. */
+/* A device of -1 is a message. All go from rank 0 to rank 1. */
 static const struct order_case message_cases[] = {
     {"a message is sent when it is written, though its reader's device works",
      {{0, 1, "w0"}, {-1, 0.5, "r0 w1"}, {1, 2, "w2"}, {1, 1, "r1"}},
@@ -222,7 +222,7 @@ static const struct order_case message_cases[] = {
     {"the sender's memory is free when it has been sent",
      {{0, 1, "w0"}, {-1, 2, "r0 w1"}, {0, 1, "w0"}},
      {0, 1, 3}},
-    {"a wire sends one at a time",
+    {"a rank sends one at a time",
      {{0, 1, "w0 w1"}, {-1, 0.5, "r0 w2"}, {-1, 0.5, "r1 w3"}, {1, 1, "r3"}, {2, 1, "r2"}},
      {0, 1, 1.5, 2, 1.5}},
     {"a message that can go does not wait for one that cannot",
@@ -246,33 +246,68 @@ static void expect_starts(const struct order_case *c, script *s)
     gpp__sim_release(&r);
 }
 
-Test(simulate, messages_are_pushed_one_at_a_time_over_a_wire)
+Test(simulate, messages_are_pushed_one_at_a_time)
 {
     for (size_t k = 0; k < sizeof message_cases / sizeof *message_cases; k++) {
         script s;
         script_init(&s, message_cases[k].line);
-        s.spec.wires = 1;
+        s.spec.ranks = 2;
+        for (int t = 0; t < (int)s.spec.tasks; t++)
+            s.task[t].to = 1;
         expect_starts(&message_cases[k], &s);
     }
 }
 
-Test(simulate, messages_over_different_wires_do_not_wait_for_each_other)
+Test(simulate, a_rank_sends_one_message_at_a_time_and_receives_one_at_a_time)
 {
-    static const struct order_case c = {
-        "two wires",
-        {{0, 1, "w0 w1"}, {-1, 0.5, "r0 w2"}, {-1, 0.5, "r1 w3"}, {1, 1, "r3"}, {2, 1, "r2"}},
-        {0, 1, 1, 1.5, 1.5}};
-    script s;
-    script_init(&s, c.line);
-    s.spec.wires = 2;
-    s.task[2].wire = 1;
-    expect_starts(&c, &s);
-    gpp__sim_result r;
-    gpp_error err = GPP_ERROR_INIT;
-    s.task[2].wire = 2;
-    cr_expect_eq(gpp__simulate(&s.spec, &r, &err), GPP_EINVAL);
-    cr_expect(strstr(err.msg, "message 2 goes over wire 2, there are 2"), "%s", err.msg);
-    gpp__sim_release(&r);
+    static const struct {
+        const char *why;
+        int from[3], to[3];
+        double start[3], stop[3];
+    } cases[] = {
+        {"all from one", {0, 0, 0}, {1, 2, 3}, {1, 1.5, 2}, {1.5, 2, 2.5}},
+        {"all to one", {0, 1, 2}, {3, 3, 3}, {1, 1, 1}, {1.5, 2, 2.5}},
+        {"nothing in common", {0, 1, 2}, {1, 2, 0}, {1, 1, 1}, {1.5, 1.5, 1.5}},
+        {"both ways", {0, 1, 2}, {1, 0, 3}, {1, 1, 1}, {1.5, 1.5, 1.5}},
+        {"a busy receiver, a free sender", {0, 1, 1}, {2, 2, 3}, {1, 1, 1.5}, {1.5, 2, 2}},
+    };
+    static const struct line lines[] = {
+        {0, 1, "w0 w1 w2"}, {-1, 0.5, "r0 w3"}, {-1, 0.5, "r1 w4"}, {-1, 0.5, "r2 w5"}, {0}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        script s;
+        script_init(&s, lines);
+        s.spec.ranks = 4;
+        for (int t = 0; t < 3; t++) {
+            s.task[1 + t].from = cases[k].from[t];
+            s.task[1 + t].to = cases[k].to[t];
+        }
+        gpp__sim_result r = run(&s.spec);
+        for (int t = 0; t < 3; t++) {
+            cr_expect_eq(r.start_ms[1 + t], cases[k].start[t], "%s: message %d starts at %g",
+                         cases[k].why, t, r.start_ms[1 + t]);
+            cr_expect_eq(r.stop_ms[1 + t], cases[k].stop[t], "%s: message %d stops at %g",
+                         cases[k].why, t, r.stop_ms[1 + t]);
+        }
+        gpp__sim_release(&r);
+    }
+}
+
+Test(simulate, messages_are_between_ranks_that_are_there)
+{
+    static const struct order_case c = {"", {{0, 1, "w0"}, {-1, 0.5, "r0 w1"}}, {0, 1}};
+    static const int wrong[][2] = {{0, 2}, {2, 0}, {-1, 0}, {0, -1}};
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        script s;
+        gpp__sim_result r;
+        gpp_error err = GPP_ERROR_INIT;
+        script_init(&s, c.line);
+        s.spec.ranks = 2;
+        s.task[1].from = wrong[k][0];
+        s.task[1].to = wrong[k][1];
+        cr_expect_eq(gpp__simulate(&s.spec, &r, &err), GPP_EINVAL);
+        cr_expect(strstr(err.msg, "message 1 goes from rank"), "%s", err.msg);
+        gpp__sim_release(&r);
+    }
 }
 
 Test(simulate, data_is_sent_to_where_it_is_read)
@@ -489,11 +524,13 @@ static listed list_plan(const gpp__plan *plan, const double ms[])
                 .buffer = calloc(plan->buffers + 1, sizeof *l.buffer)};
     for (size_t k = 0; k < plan->tasks; k++) {
         const gpp__task *t = &plan->task[k];
-        l.task[k] = (gpp__sim_task){t->device, t->access_count, t->access, ms[k], 0};
+        l.task[k] = (gpp__sim_task){
+            .device = t->device, .accesses = t->access_count, .access = t->access, .ms = ms[k]};
     }
     for (size_t k = 0; k < plan->buffers; k++) {
         const gpp__buffer *b = &plan->buffer[k];
-        l.buffer[k] = (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false, 0, false};
+        l.buffer[k] =
+            (gpp__sim_buffer){b->bytes, b->device, b->other, lasts(b->cls), false, 0, false};
     }
     l.spec = (gpp__sim_spec){.devices = plan->shape.devices,
                              .tasks = plan->tasks,
@@ -986,8 +1023,8 @@ static const struct wrong_case {
     {"fewer accesses than none", ACCESSES, -1, "task 1 has -1 accesses"},
     {"no mode", MODE, 0, "access 0 of task 1 has mode 0"},
     {"a mode too far", MODE, 5, "access 0 of task 1 has mode 5"},
-    {"a buffer before the first", BUFFER, -1, "access 0 of task 1 is to buffer -1, there are 4"},
-    {"a buffer behind the last", BUFFER, 4, "access 0 of task 1 is to buffer 4, there are 4"},
+    {"a buffer before the first", BUFFER, -1, "access 0 of task 1 is to buffer -1, there are 6"},
+    {"a buffer behind the last", BUFFER, 6, "access 0 of task 1 is to buffer 6, there are 6"},
     {"one buffer twice", BUFFER, 1, "task 1 has two accesses to buffer 1"},
     {"a buffer on no device", DEVICE, -1, "buffer 2 is on device -1, there are 4"},
     {"a buffer on a fifth device", DEVICE, 4, "buffer 2 is on device 4, there are 4"},

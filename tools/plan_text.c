@@ -214,11 +214,23 @@ static void print_limits(const gpp_forecast *f)
     }
 }
 
+/* The busiest first; then by sender and receiver. */
+static int by_busy(const void *a, const void *b)
+{
+    const gpp_forecast_link *x = a, *y = b;
+    if (x->busy_ms != y->busy_ms)
+        return x->busy_ms > y->busy_ms ? -1 : 1;
+    return x->from != y->from ? x->from - y->from : x->to - y->to;
+}
+
 static void print_links(const gpp_forecast *f)
 {
+    enum { MOST = 20 };
     printf("\n%5s %5s %10s %12s %10s %8s\n", "from", "to", "messages", "bytes", "busy ms",
            "of step");
-    for (int k = 0; k < f->links; k++) {
+    if (f->links > MOST)
+        qsort(f->link, (size_t)f->links, sizeof *f->link, by_busy);
+    for (int k = 0; k < f->links && k < MOST; k++) {
         const gpp_forecast_link *l = &f->link[k];
         char bytes[TOOL_AMOUNT], ms[TOOL_AMOUNT];
         tool_time_text(ms, l->busy_ms);
@@ -226,6 +238,8 @@ static void print_links(const gpp_forecast *f)
                tool_bytes_text(bytes, (size_t)l->bytes), ms,
                f->step_ms > 0 ? 100 * l->busy_ms / f->step_ms : 0);
     }
+    if (f->links > MOST)
+        printf("  ... the busiest %d of %d links; --json lists all\n", MOST, f->links);
 }
 
 void plan_print_text(const plan_result *r)

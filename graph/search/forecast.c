@@ -337,14 +337,15 @@ static double copy_ms(const forecaster *f, int device, size_t bytes)
     return f->speed[device] > 0 ? 1e-3 * (double)bytes / f->speed[device] : 0;
 }
 
+/* Reads gradients; reads and writes parameters and what the optimizer keeps. */
 static double update_ms(const forecaster *f, int j)
 {
     const gpp__recipe *r = f->recipe;
-    const gpp__stage *s = gpp__recipe_block_end(r, j);
+    size_t begin, end;
+    gpp__recipe_state_range(r, j, &begin, &end);
     if (r->home[j] != j)
         return 0;
-    return copy_ms(f, r->device_of[j],
-                   s->grads_end + 2 * s->params_end + 2 * gpp__recipe_optimizer_bytes(r, j));
+    return copy_ms(f, r->device_of[j], 3 * (end - begin) + 2 * gpp__recipe_optimizer_bytes(r, j));
 }
 
 /* Bytes of a replica's edges to the caller. */
@@ -557,7 +558,7 @@ static int by_way(const void *a, const void *b)
 {
     const gpp__sim_task *x = *(const gpp__sim_task *const *)a,
                         *y = *(const gpp__sim_task *const *)b;
-    return (x->wire > y->wire) - (x->wire < y->wire);
+    return x->from != y->from ? x->from - y->from : x->to - y->to;
 }
 
 static void add_to_link(gpp_forecast_link *link, const forecaster *f, const gpp__sim_task *message)
@@ -578,9 +579,9 @@ static bool fill_links(const forecaster *f, gpp_forecast *r)
     if (message)
         qsort(message, count, sizeof *message, by_way);
     for (size_t k = 0; message && r->link && k < count; k++) {
-        if (k == 0 || message[k]->wire != message[k - 1]->wire)
-            r->link[r->links++] = (gpp_forecast_link){.from = message[k]->wire / r->nodes,
-                                                      .to = message[k]->wire % r->nodes};
+        if (k == 0 || by_way(&message[k], &message[k - 1]))
+            r->link[r->links++] =
+                (gpp_forecast_link){.from = message[k]->from, .to = message[k]->to};
         add_to_link(&r->link[r->links - 1], f, message[k]);
     }
     free(message);

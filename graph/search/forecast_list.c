@@ -142,7 +142,6 @@ static void add_message(maker *m, const gpp__message *message)
     const gpp_cluster *c = m->recipe->cluster;
     gpp__access *access = l->access + m->accesses;
     size_t bytes = m->plan->buffer[message->buffer].bytes;
-    int ranks = m->recipe->ranks.count;
     m->accesses += 2;
     access[0] =
         (gpp__access){.mode = GPP__READ, .buffer = buffer_on(m, message->buffer, message->from)};
@@ -153,7 +152,8 @@ static void add_message(maker *m, const gpp__message *message)
                         .accesses = 2,
                         .access = access,
                         .ms = c ? gpp__cluster_link_ms(c, message->from, message->to, bytes) : 0,
-                        .wire = message->from * ranks + message->to};
+                        .from = message->from,
+                        .to = message->to};
 }
 
 static gpp_status make_tasks(maker *m, gpp_error *err)
@@ -175,7 +175,7 @@ static gpp_status make_tasks(maker *m, gpp_error *err)
             add_message(m, &plan->message[next]);
     }
     l->spec.task = l->task;
-    l->spec.wires = m->recipe->ranks.count * m->recipe->ranks.count;
+    l->spec.ranks = m->recipe->ranks.count;
     return GPP_OK;
 }
 

@@ -81,8 +81,8 @@ enum { MOST_PIECES = 64, MOST_CHUNKS = 1 << 20 /* of a pipe */ };
 static int pieces_of(const gpp_plan_options *o, int replicas, int64_t batch, gpp__pieces list[])
 {
     int count = 0;
-    int64_t most = o->max_chunks < batch ? o->max_chunks : batch;
-    most = (most > MOST_CHUNKS ? MOST_CHUNKS : most) / replicas;
+    int64_t most = (batch < MOST_CHUNKS ? batch : MOST_CHUNKS) / replicas;
+    most = most < o->max_chunks ? most : o->max_chunks;
     most = o->chunks ? o->chunks : most > 1 ? most : 1;
     for (int64_t chunks = o->chunks ? o->chunks : 1; chunks <= most; chunks = next_chunks(chunks)) {
         int64_t rows, last;

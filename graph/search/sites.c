@@ -8,13 +8,15 @@
  *
  * Profiles are taken by ascending rows. So what is known about few rows tells what measuring more
  * rows would cost: where a single sweep would take longer than a profile may, or need more memory
- * than all devices are allowed to have, times are taken in proportion instead.
+ * than all devices are allowed to have or half of this machine's, times are taken in proportion
+ * instead.
  *
  * A machine that does something else meanwhile only ever makes a profile slower. So profiles that
  * are slower than those of fewer and more rows suggest are taken once more in the end.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "graph/search/search.h"
 
@@ -291,7 +293,8 @@ static bool is_worth_taking(const gpp__search *s, const gpp__site *site, int kin
         sweep_us += scale * (l->forward_us + l->recompute_us + l->backward_us);
         bytes += scale * (double)l->activation_bytes + (double)s->layer_bytes[u];
     }
-    if (sweep_us > 1e3 * s->options.forecast.timeout_ms)
+    double half = 0.5 * (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (sweep_us > 1e3 * s->options.forecast.timeout_ms || bytes > half)
         return false;
     return !s->pipe.memory_limit || bytes <= (double)s->pipe.memory_limit * site->devices;
 }

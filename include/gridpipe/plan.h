@@ -32,6 +32,8 @@ typedef struct gpp_cluster_device {
     size_t memory; /* bytes; 0: unknown */
 } gpp_cluster_device;
 
+/** A message takes latency_us + bytes / bytes_per_us. A node sends one at a time and receives one at
+ * a time, over whatever links. */
 typedef struct gpp_cluster_link {
     double latency_us;   /* >= 0 */
     double bytes_per_us; /* > 0 */
@@ -105,7 +107,7 @@ typedef struct gpp_forecast_link {
     int from, to; /* nodes */
     int64_t messages;
     double bytes;
-    double busy_ms; /* a link sends one message at a time, so this is at most the step */
+    double busy_ms; /* at most the step: a node sends one message at a time */
 } gpp_forecast_link;
 
 /** Bytes on a device that somebody still needs, from a time on. */
@@ -228,7 +230,7 @@ typedef struct gpp_plan_options {
     int partitions;                /* 0: any number; else this */
     int max_partitions;            /* 0: one for each device; else at most so many are tried */
     int chunks;                    /* 0: any number; else this */
-    int max_chunks;                /* at most so many are tried, of all replicas together */
+    int max_chunks;                /* at most so many are tried */
     bool any_checkpoint;           /* all modes are tried; else that of the pipe's options alone */
     bool keep_balance;             /* the balance of the pipe's options is used as it is */
     int listed;                    /* candidates in the table at most, besides the best; 0: all */
