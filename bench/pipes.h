@@ -45,10 +45,9 @@ gpp_pipe *bench_spin_pipe(int n, int m, gpp_checkpoint checkpoint, const char *s
                           double forward_ms, double backward_ms);
 
 /**
- * Make a pipe of two partitions, one for each rank of `comm`, whose cells busy-wait for `cell_ms`.
- * Mini-batches have `m` rows of `width` numbers, in `m` micro-batches. A normalisation stands in
- * front, so that the first partition has to give a gradient, too.
+ * A model for two partitions of 2 and 1 layers whose cells busy-wait for `cell_ms`. Rows have `width`
+ * numbers. A normalisation stands in front, so that the first partition has to give a gradient, too.
  */
-gpp_pipe *bench_spin_ranks(gpp_comm *comm, int m, int64_t width, double cell_ms);
+gpp_model *bench_spin_model(int64_t width, double cell_ms);
 
 #endif

@@ -2,7 +2,7 @@
  * bench/ranks.c: pipes over two MPI processes: messages alone, and steps whose cells busy-wait.
  *
  * Messages go from handle to handle, as in a step, without tasks. `one way` is half of a round trip
- * of one buffer. `stream` is what arrives a second where four buffers are sent in turn. A step's
+ * of one buffer. `stream` is what arrives a second where four buffers are sent in turn, `both ways` the same in both directions at once. A step's
  * `bound` is the longest path through its tasks with the times they took, messages taking none.
  *
  * Under bench/run.sh each rank is bound to one core, which its worker shares with MPI's thread.
@@ -20,23 +20,32 @@ static const bench_column message_columns[] = {
     {"bytes", "KiB", 8, 0, 1024},
     {"one_way_us", "one way us", 10, 1, 0},
     {"stream_gbs", "stream GB/s", 11, 2, 0},
+    {"both_ways_gbs", "both ways", 9, 2, 0},
     {"runs", "runs", 5, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
 
 static const bench_column step_columns[] = {
-    {"bench", NULL, 0, BENCH_TEXT, 0}, {"n", "n", 3, 0, 0},
-    {"chunks", "m", 5, 0, 0},          {"cell_ms", "cell ms", 8, 1, 0},
-    {"bytes", "KiB", 8, 0, 1024},      {"step_ms", "step ms", 9, 3, 0},
-    {"bound_ms", "bound ms", 9, 3, 0}, {"efficiency", "bound/step", 10, 4, 0},
-    {"runs", "runs", 5, 0, 0},         {NULL, NULL, 0, 0, 0},
+    {"bench", NULL, 0, BENCH_TEXT, 0},
+    {"n", "n", 2, 0, 0},
+    {"chunks", "m", 3, 0, 0},
+    {"cell_ms", "cell ms", 7, 1, 0},
+    {"bytes", "KiB", 5, 0, 1024},
+    {"step_ms", "step ms", 8, 3, 0},
+    {"bound_ms", "bound ms", 8, 3, 0},
+    {"efficiency", "bound/step", 10, 4, 0},
+    {"predicted_ms", "predicted ms", 12, 3, 0},
+    {"predicted_ratio", "ratio", 6, 3, 0}, /* by step_ms */
+    {"runs", "runs", 5, 0, 0},
+    {NULL, NULL, 0, 0, 0},
 };
 
 static gpp_comm *comm;
+static gpp_cluster *cluster; /* these two ranks, measured */
 
 /* --- messages alone --------------------------------------------------------------------------- */
 
-enum { SLOTS = 4, ROUNDS = 100 };
+enum { SLOTS = 4 };
 
 static gpp__meter meter;
 
@@ -76,30 +85,52 @@ static void wait_for(gpp__handle buffer[])
     meet();
 }
 
+/* Slow links get fewer bytes. */
+static int rounds_of(size_t bytes)
+{
+    size_t most = ((size_t)64 << 20) / bytes;
+    return most > 100 ? 100 : (int)most;
+}
+
 static double round_trips(gpp__handle buffer[])
 {
+    int rounds = rounds_of(buffer[0].bytes);
     double begin = bench_now();
-    for (int k = 0; k < ROUNDS; k++) {
+    for (int k = 0; k < rounds; k++) {
         move(&buffer[0], 0, comm->rank == 0);
         move(&buffer[0], 1, comm->rank == 1);
     }
     wait_for(buffer);
-    return (bench_now() - begin) / (2 * ROUNDS);
+    return (bench_now() - begin) / (2 * rounds);
 }
 
 static double stream(gpp__handle buffer[])
 {
+    int rounds = rounds_of(buffer[0].bytes);
     double begin = bench_now();
-    for (int k = 0; k < ROUNDS; k++)
+    for (int k = 0; k < rounds; k++)
         move(&buffer[k % SLOTS], k % SLOTS, comm->rank == 0);
     wait_for(buffer);
-    return (double)buffer[0].bytes * ROUNDS / (bench_now() - begin);
+    return (double)buffer[0].bytes * rounds / (bench_now() - begin);
+}
+
+static double both_ways(gpp__handle buffer[])
+{
+    int rounds = rounds_of(buffer[0].bytes);
+    double begin = bench_now();
+    for (int k = 0; k < rounds; k++) {
+        move(&buffer[k % 2], k % 2, comm->rank == 0);
+        move(&buffer[2 + k % 2], 2 + k % 2, comm->rank == 1);
+    }
+    wait_for(buffer);
+    return 2.0 * (double)buffer[0].bytes * rounds / (bench_now() - begin);
 }
 
 static void measure_messages(const bench_report *report, size_t bytes, int runs)
 {
     double *one_way = bench_room((size_t)runs * sizeof *one_way),
-           *rate = bench_room((size_t)runs * sizeof *rate);
+           *rate = bench_room((size_t)runs * sizeof *rate),
+           *both = bench_room((size_t)runs * sizeof *both);
     gpp__handle buffer[SLOTS];
     make_buffers(buffer, bytes);
     round_trips(buffer);
@@ -107,17 +138,20 @@ static void measure_messages(const bench_report *report, size_t bytes, int runs)
         meet();
         one_way[k] = round_trips(buffer);
         rate[k] = stream(buffer);
+        both[k] = both_ways(buffer);
     }
     if (comm->rank == 0)
         bench_report_row(report,
                          (bench_value[]){bench_text("messages"), bench_number((double)bytes),
                                          bench_number(1e6 * bench_median(one_way, (size_t)runs)),
                                          bench_number(1e-9 * bench_median(rate, (size_t)runs)),
+                                         bench_number(1e-9 * bench_median(both, (size_t)runs)),
                                          bench_number(runs)});
     for (int k = 0; k < SLOTS; k++)
         gpp__handle_unregister(&buffer[k]);
     free(one_way);
     free(rate);
+    free(both);
 }
 
 static void all_messages(const bench_report *report, int runs)
@@ -137,6 +171,41 @@ static void all_messages(const bench_report *report, int runs)
     gpp_pipe_free(keeper);
 }
 
+/* --- pipes ------------------------------------------------------------------------------------- */
+
+static const char *const on_ranks[] = {"rank:0/cpu:0", "rank:1/cpu:1"};
+
+static gpp_pipe *new_pipe(const gpp_model *model, gpp_pipe_options o)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe *pipe;
+    bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
+    return pipe;
+}
+
+/* Both ranks take a profile at once, as both work at once in a step. */
+static double predict(const gpp_model *model, gpp_pipe_options pipe, int m)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_profile_options how = GPP_PROFILE_OPTIONS_INIT;
+    gpp_forecast_options o = GPP_FORECAST_OPTIONS_INIT;
+    gpp_profile *profile;
+    gpp_forecast *f;
+    how.device = comm->rank ? "cpu:1" : "cpu:0";
+    how.precision = 0; /* both until the timeout */
+    meet();
+    bench_check(gpp_profile_new(&profile, model, (pipe.batch + m - 1) / m, &how, &err), &err);
+    o.profile = (const gpp_profile *const[]){profile};
+    o.profiles = 1;
+    o.cluster = cluster;
+    pipe.comm = NULL;
+    bench_check(gpp_forecast_new(&f, model, &pipe, &o, &err), &err);
+    double ms = f->step_ms;
+    gpp_forecast_free(f);
+    gpp_profile_free(profile);
+    return ms;
+}
+
 /* --- steps ------------------------------------------------------------------------------------ */
 
 static double run_once(gpp_pipe *pipe, const bench_batch *b)
@@ -152,7 +221,18 @@ static void measure_steps(const bench_report *report, double cell_ms, int m, int
                           int runs)
 {
     enum { SERIES = 3 };
-    gpp_pipe *pipe = bench_spin_ranks(comm, m, width, cell_ms);
+    gpp_model *model = bench_spin_model(width, cell_ms);
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.balance = (int[]){2, 1};
+    o.devices = on_ranks;
+    o.device_count = 2;
+    o.chunks = m;
+    o.loss = "mse";
+    o.batch = m;
+    o.comm = comm;
+    gpp_pipe *pipe = new_pipe(model, o);
+    double predicted = predict(model, o, m);
     bench_batch b = bench_batch_new(pipe, m);
     double *value[SERIES];
     for (int s = 0; s < SERIES; s++)
@@ -167,17 +247,20 @@ static void measure_steps(const bench_report *report, double cell_ms, int m, int
         value[2][k] = stats.bound_ms / value[0][k];
     }
     if (comm->rank == 0)
-        bench_report_row(report, (bench_value[]){bench_text("ranks"), bench_number(comm->size),
-                                                 bench_number(m), bench_number(cell_ms),
-                                                 bench_number((double)width * sizeof(float)),
-                                                 bench_number(bench_median(value[0], (size_t)runs)),
-                                                 bench_number(bench_median(value[1], (size_t)runs)),
-                                                 bench_number(bench_median(value[2], (size_t)runs)),
-                                                 bench_number(runs)});
+        bench_report_row(
+            report, (bench_value[]){
+                        bench_text("ranks"), bench_number(comm->size), bench_number(m),
+                        bench_number(cell_ms), bench_number((double)width * sizeof(float)),
+                        bench_number(bench_median(value[0], (size_t)runs)),
+                        bench_number(bench_median(value[1], (size_t)runs)),
+                        bench_number(bench_median(value[2], (size_t)runs)), bench_number(predicted),
+                        bench_number(predicted / bench_median(value[0], (size_t)runs)),
+                        bench_number(runs)});
     for (int s = 0; s < SERIES; s++)
         free(value[s]);
     bench_batch_free(&b);
     gpp_pipe_free(pipe);
+    gpp_model_free(model);
 }
 
 /* --- models ----------------------------------------------------------------------------------- */
@@ -191,25 +274,22 @@ static const bench_column model_columns[] = {
     {"ranks_ms", "two ranks ms", 12, 2, 0},
     {"process_ms", "one process ms", 14, 2, 0},
     {"ratio", "ratio", 6, 3, 0},
+    {"predicted_ms", "predicted ms", 12, 2, 0},
+    {"predicted_ratio", "ratio", 6, 3, 0}, /* by ranks_ms */
     {"runs", "runs", 5, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };
 
-static gpp_pipe *model_pipe(const bench_workload *w, const gpp_model *model, int replicas, int m,
-                            gpp_comm *over)
+static gpp_pipe_options model_options(const bench_workload *w, int replicas, int m, gpp_comm *over)
 {
-    static const char *const alone[] = {"cpu:0", "cpu:1"}, *const ranks[] = {"rank:0/cpu:0",
-                                                                             "rank:1/cpu:1"};
-    gpp_error err = GPP_ERROR_INIT;
-    gpp_pipe *pipe;
+    static const char *const alone[] = {"cpu:0", "cpu:1"};
     gpp_pipe_options o = bench_workload_options(w, 2 / replicas);
     o.replicas = replicas;
-    o.devices = over ? ranks : alone;
+    o.devices = over ? on_ranks : alone;
     o.device_count = 2;
     o.chunks = m / replicas;
     o.comm = over;
-    bench_check(gpp_pipe_new(&pipe, model, &o, &err), &err);
-    return pipe;
+    return o;
 }
 
 static double step_once(gpp_pipe *pipe, const bench_batch *b)
@@ -227,8 +307,10 @@ static void measure_model(const bench_report *report, const bench_workload *w, i
 {
     gpp_model *model = bench_workload_model(w);
     bool first = comm->rank == 0;
-    gpp_pipe *over = model_pipe(w, model, replicas, m, comm);
-    gpp_pipe *alone = first ? model_pipe(w, model, replicas, m, NULL) : NULL;
+    gpp_pipe_options options = model_options(w, replicas, m, comm);
+    gpp_pipe *over = new_pipe(model, options);
+    gpp_pipe *alone = first ? new_pipe(model, model_options(w, replicas, m, NULL)) : NULL;
+    double predicted = predict(model, options, m);
     bench_batch b = bench_batch_new(over, w->batch);
     double *ms[2] = {bench_room((size_t)runs * sizeof **ms),
                      bench_room((size_t)runs * sizeof **ms)};
@@ -249,7 +331,8 @@ static void measure_model(const bench_report *report, const bench_workload *w, i
                          (bench_value[]){bench_text("ranks_model"), bench_text(w->name),
                                          bench_number(replicas), bench_number(w->batch),
                                          bench_number(m), bench_number(both), bench_number(one),
-                                         bench_number(both / one), bench_number(runs)});
+                                         bench_number(both / one), bench_number(predicted),
+                                         bench_number(predicted / both), bench_number(runs)});
     free(ms[0]);
     free(ms[1]);
     bench_batch_free(&b);
@@ -279,6 +362,7 @@ int main(int argc, char *argv[])
         bench_check(GPP_EINVAL, &(gpp_error){.msg = "2 ranks are needed: mpirun -n 2"});
     runs = quick ? 3 : runs;
     all_messages(&(bench_report){json, message_columns}, runs);
+    bench_check(gpp_cluster_measure(&cluster, comm, 1000, &err), &err);
     bench_report report = {json, step_columns};
     if (comm->rank == 0)
         bench_report_begin(&report, "Steps of two ranks: GPipe, cells that busy-wait");
@@ -292,6 +376,7 @@ int main(int argc, char *argv[])
     for (const bench_workload *w = bench_workloads; models && w->name; w++)
         for (int replicas = 1; replicas <= 2; replicas++)
             measure_model(&models_report, w, replicas, chunks, runs);
+    gpp_cluster_free(cluster);
     gpp_comm_free(comm);
     return 0;
 }

@@ -14,17 +14,6 @@
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-static gpp_status start(gpp_comm *comm, gpp_error *err)
-{
-    (void)comm, (void)err;
-    return GPP_OK;
-}
-
-static void stop(gpp_comm *comm)
-{
-    (void)comm;
-}
-
 /* StarPU grants a message its buffer. */
 static void granted(void *arg)
 {
@@ -294,8 +283,6 @@ static void comm_free(gpp_comm *comm)
 }
 
 static const gpp__transport mpi = {.name = "MPI",
-                                   .start = start,
-                                   .stop = stop,
                                    .send = send,
                                    .receive = receive,
                                    .abandon = abandon,

@@ -1,13 +1,13 @@
 /*
  * tools/cmd_profile.c: gridpipe profile: what each layer of a model costs on a device for one
  * micro-batch. Times are measured and bytes are counted. The result is a table, and a file that
- * gridpipe plan reads.
+ * gridpipe plan reads. With --network, what links between ranks cost (profile_network.c).
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/tools.h"
+#include "tools/profile.h"
 
 static const char description[] =
     "Runs a model, forwards and backwards, on a micro-batch of --rows rows, and lists what each\n"
@@ -21,7 +21,7 @@ typedef struct settings {
     tool_words input, beside;
     int64_t rows;              /* 0: not given */
     double timeout, precision; /* -1: not given */
-    bool sizes, operators, json, any_algorithm;
+    bool sizes, operators, json, any_algorithm, network;
     const char *math; /* NULL: not given */
 } settings;
 
@@ -336,30 +336,41 @@ static int work(const settings *how)
     return status;
 }
 
-/* --load shows a finished profile, so options that say what to measure and how are refused. */
-static int check_load(const settings *how)
+/* --load shows a finished profile, and --network measures no model, so options that say what to
+ * measure and how are refused. */
+static int check_without_model(const settings *how)
 {
+    const bool load = how->load;
     const struct {
         bool given;
         const char *name;
-    } others[] = {{how->model, "model"},           {how->file, "model-file"},
-                  {how->input.count > 0, "input"}, {how->rows > 0, "rows"},
-                  {how->device, "device"},         {how->beside.count > 0, "beside"},
-                  {how->timeout >= 0, "timeout"},  {how->precision >= 0, "precision"},
-                  {how->sizes, "sizes"},           {how->save, "save"},
-                  {how->math, "cuda-math"},        {how->any_algorithm, "cuda-any-algorithm"}};
+    } others[] = {{how->model, "model"},
+                  {how->file, "model-file"},
+                  {how->input.count > 0, "input"},
+                  {how->rows > 0, "rows"},
+                  {how->device, "device"},
+                  {how->beside.count > 0, "beside"},
+                  {how->precision >= 0, "precision"},
+                  {how->sizes, "sizes"},
+                  {how->math, "cuda-math"},
+                  {how->any_algorithm, "cuda-any-algorithm"},
+                  {load && how->timeout >= 0, "timeout"},
+                  {load && how->save, "save"},
+                  {load && how->network, "network"},
+                  {!load && how->operators, "operators"}};
     for (size_t k = 0; k < sizeof others / sizeof *others; k++)
         if (others[k].given)
-            return tool_fail(TOOL_USAGE, "--load and --%s exclude each other", others[k].name);
-    return -1;
+            return tool_fail(TOOL_USAGE, "--%s and --%s exclude each other",
+                             load ? "load" : "network", others[k].name);
+    return load ? -1 : tool_writable("save", tool_rank() ? NULL : how->save);
 }
 
 static int check(const settings *how)
 {
     bool timed = how->device || how->beside.count || how->timeout >= 0 || how->precision >= 0 ||
                  how->math || how->any_algorithm;
-    if (how->load)
-        return check_load(how);
+    if (how->load || how->network)
+        return check_without_model(how);
     if (!how->input.count)
         return tool_fail(TOOL_USAGE, "the shape of a sample is needed: --input");
     if (how->sizes && (timed || how->operators))
@@ -410,6 +421,11 @@ static int parse(settings *how, int argc, char *argv[])
          "part of its time (0.02); 0: only at the timeout",
          0, 1},
         {"sizes", TOOL_SWITCH, &how->sizes, NULL, "count bytes only; nothing runs", 0, 0},
+        {"network", TOOL_SWITCH, &how->network, NULL,
+         "measure the links between the ranks that mpirun has\n"
+         "started, instead of a model; --save writes a file for\n"
+         "gridpipe plan --machine",
+         0, 0},
         {NULL, TOOL_TITLE, NULL, NULL, "Results:", 0, 0},
         {"save", TOOL_WORD, &how->save, "FILE", "save the profile for --load and gridpipe plan", 0,
          0},
@@ -435,13 +451,18 @@ static int run(int argc, char *argv[])
     int status = parse(&how, argc, argv);
     if (status >= 0)
         return status;
+    if (how.network)
+        return profile_network(how.save, how.timeout >= 0 ? how.timeout : 1000, how.json);
+    if (tool_ranks() > 1)
+        return tool_fail(TOOL_USAGE, "%d processes were started, but only --network is for several",
+                         tool_ranks());
     return how.load ? load(&how) : work(&how);
 }
 
 const tool_command tool_profile = {
     "profile",
-    "((--model TEXT | --model-file FILE) --input SHAPE | --load FILE) [OPTION]...",
+    "((--model TEXT | --model-file FILE) --input SHAPE | --load FILE | --network) [OPTION]...",
     "What each layer costs: measured times, bytes",
     description,
     run,
-    false};
+    true};

@@ -6,6 +6,7 @@
  * for them. *Bytes* are what ranks tell each other outside the task graph: sizes, outcomes, files.
  *
  *   comm.c        agreements and exchanges, whatever the transport
+ *   links.c       how fast messages are
  *   threads.c     the transport between threads of one process
  *   (mpi/)        the transport between MPI processes, in a library of its own
  */
@@ -22,11 +23,6 @@
  * messages are sent. */
 typedef struct gpp__transport {
     const char *name;
-    /** Before the first message of a pipe; called once for each pipe. */
-    gpp_status (*start)(gpp_comm *comm, gpp_error *err);
-    /** After the last message of a pipe. */
-    void (*stop)(gpp_comm *comm);
-
     /** Send a buffer when the tasks submitted so far that write it have ended. The message waits
      * until the receiver has memory for it: nothing arrives unexpected.
      * @param tag  the same at both ends, and no other message between them has it at that time */

@@ -88,9 +88,6 @@ static gpp_status equip(gpp_pipe *p, gpp_error *err)
     gpp_status status = copy_settings(p, err);
     if (status == GPP_OK)
         status = gpp__flights_init(p, err);
-    if (status == GPP_OK && p->comm)
-        status = p->comm->transport->start(p->comm, err);
-    p->messages = status == GPP_OK && p->comm;
     if (status == GPP_OK)
         status = gpp__executors_start(p, err);
     if (status == GPP_OK)
@@ -148,7 +145,7 @@ void gpp_pipe_free(gpp_pipe *p)
     gpp__comm_begin(p->comm);
     gpp__settle(p); /* tasks use everything that is freed below */
     /* A rank may die when all tasks here have ended, and messages to it have not. */
-    if (p->messages && atomic_load(&p->comm->dead) && !p->comm->transport->abandon(p->comm))
+    if (p->comm && atomic_load(&p->comm->dead) && !p->comm->transport->abandon(p->comm))
         p->watchdog.held = true;
     if (p->watchdog.held) {
         gpp__exit_forget(p);
@@ -167,8 +164,6 @@ void gpp_pipe_free(gpp_pipe *p)
     if (p->recipe)
         gpp__executors_stop(p);
     gpp__recipe_free(p->own_recipe);
-    if (p->messages)
-        p->comm->transport->stop(p->comm);
     gpp__runtime_release(&p->runtime); /* last: handles are unregistered while StarPU runs */
     for (int k = 0; k < GPP__FLIGHTS; k++) {
         gpp__job_release(&p->flight[k].job);

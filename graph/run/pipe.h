@@ -168,7 +168,6 @@ struct gpp_pipe {
 
     gpp_comm *comm;  /* the ranks that run it; NULL: this process alone */
     uint64_t number; /* of the communicator's pipes */
-    bool messages;   /* its transport was started */
 
     gpp__runtime runtime;
     gpp__pipe_device *device; /* [recipe->devices] those of other ranks are zeros */

@@ -167,17 +167,6 @@ static void listen(gpp_comm *c)
     pthread_mutex_unlock(&w->lock);
 }
 
-static gpp_status start(gpp_comm *c, gpp_error *err)
-{
-    (void)c, (void)err;
-    return GPP_OK;
-}
-
-static void stop(gpp_comm *c)
-{
-    (void)c;
-}
-
 /* --- bytes ------------------------------------------------------------------------------------ */
 
 static gpp_status put(gpp_comm *c, int to, const void *data, size_t bytes, gpp_error *err)
@@ -274,8 +263,6 @@ static void comm_free(gpp_comm *c)
 }
 
 static const gpp__transport threads = {.name = "threads",
-                                       .start = start,
-                                       .stop = stop,
                                        .send = send,
                                        .receive = receive,
                                        .abandon = abandon,

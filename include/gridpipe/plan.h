@@ -17,6 +17,7 @@
 #define GRIDPIPE_PLAN_H
 
 #include <gridpipe/balance.h>
+#include <gridpipe/comm.h>
 #include <gridpipe/pipe.h>
 
 GPP_BEGIN_DECLS
@@ -73,6 +74,24 @@ GPP_API gpp_status gpp_cluster_read(gpp_cluster **cluster, const char *path, gpp
 /** Write such a file. Numbers are rounded to whole ones, but never to 0.
  * @return GPP_OK, GPP_EINVAL (a number is out of range), GPP_EIO */
 GPP_API gpp_status gpp_cluster_write(const gpp_cluster *cluster, const char *path, gpp_error *err);
+/**
+ * Describe what ranks run on: a node for each, with its cores and GPUs, of which ranks that share a
+ * host's cores get a part each, and the links between them. Links are measured: latency_us is the
+ * time of 8 bytes, bytes_per_us the speed of 1 MiB beyond that, medians over trips to the other rank
+ * and back; so both directions are the same. Speeds of devices are all 1, and what is inside a node
+ * is a guess.
+ *
+ * All ranks call it, while their pipes have nothing to do, and all get the same.
+ *
+ * @param cluster     out: release it with gpp_cluster_free; NULL on failure
+ * @param comm        one rank alone gets a description without links
+ * @param timeout_ms  for all pairs together, which take turns; each has at least three series of
+ *                    trips. At most 1e9
+ * @return GPP_OK, GPP_EINVAL, GPP_ESTATE (ranks make different calls), GPP_ETIMEDOUT (a rank is
+ * silent), GPP_ENOMEM, GPP_ERUNTIME, and as gpp_pipe_new where StarPU cannot be started
+ */
+GPP_API gpp_status gpp_cluster_measure(gpp_cluster **cluster, gpp_comm *comm, double timeout_ms,
+                                       gpp_error *err);
 /** NULL is fine. */
 GPP_API void gpp_cluster_free(gpp_cluster *cluster);
 
