@@ -35,6 +35,12 @@
 #define SHORTEST_BEAT 50e-3
 #define GIVE_UP       0.2 /* seconds for messages that have begun, until they are given up */
 
+/* Bytes of a part: between hosts so many that Open MPI sends them at once over TCP (64 KiB with its
+ * header); on one host what MPI can count. */
+#define FAR_PART  ((size_t)60 << 10)
+#define NEAR_PART ((size_t)1 << 30)
+enum { MOST_PARTS = 4096, PARTS_AT_ONCE = 16 /* to send; receives are all posted first */ };
+
 double gpp__mpi_now(void)
 {
     struct timespec t;
@@ -149,62 +155,86 @@ static bool make_room(gpp__mpi *c)
     c->request = request ? request : c->request;
     gpp__mpi_item **item = realloc(c->item, (size_t)room * sizeof(gpp__mpi_item *));
     c->item = item ? item : c->item;
+    gpp__mpi_item **done = realloc(c->done, (size_t)room * sizeof(gpp__mpi_item *));
+    c->done = done ? done : c->done;
     int *index = realloc(c->index, (size_t)room * sizeof *index);
     c->index = index ? index : c->index;
     MPI_Status *status = realloc(c->status, (size_t)room * sizeof *status);
     c->status = status ? status : c->status;
-    if (request && item && index && status)
+    if (request && item && done && index && status)
         c->room = room;
     return c->active < c->room;
 }
 
-/* MPI counts with ints, so messages of 2 GiB and more are one element of a type of their own. */
-static int type_of(size_t bytes, MPI_Datatype *type)
+/* How many bytes a part has, at least one, and where it begins. */
+static size_t part_of(const gpp__mpi *c, const gpp__mpi_item *i, int part, size_t *at)
 {
-    enum { BLOCK = 1 << 20 };
-    MPI_Datatype block;
-    MPI_Type_contiguous(BLOCK, MPI_BYTE, &block);
-    int code = MPI_Type_create_struct(2, (int[]){(int)(bytes / BLOCK), (int)(bytes % BLOCK)},
-                                      (MPI_Aint[]){0, (MPI_Aint)(bytes / BLOCK * BLOCK)},
-                                      (MPI_Datatype[]){block, MPI_BYTE}, type);
-    MPI_Type_free(&block);
-    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
+    size_t most = c->far[i->peer] ? FAR_PART : NEAR_PART;
+    if (c->far[i->peer] && i->bytes > MOST_PARTS * FAR_PART)
+        most = (i->bytes + MOST_PARTS - 1) / MOST_PARTS;
+    *at = (size_t)part * most;
+    return i->bytes - *at < most ? i->bytes - *at : most;
+}
+
+static int count_parts(const gpp__mpi *c, const gpp__mpi_item *i)
+{
+    size_t at, each = part_of(c, i, 0, &at);
+    return each ? (int)((i->bytes + each - 1) / each) : 1;
 }
 
 static int call_mpi(gpp__mpi *c, gpp__mpi_item *i, MPI_Request *request)
 {
-    bool is_data = i->kind == GPP__MPI_DATA, large = i->bytes > INT_MAX;
+    bool is_data = i->kind == GPP__MPI_DATA;
     MPI_Comm comm = is_data ? c->data : c->control;
-    MPI_Datatype type = MPI_BYTE;
-    int tag = is_data ? i->number : (int)i->kind, count = large ? 1 : (int)i->bytes;
-    int code = large ? type_of(i->bytes, &type) : MPI_SUCCESS;
-    if (code == MPI_SUCCESS)
-        code = i->sends ? MPI_Isend(i->data, count, type, i->peer, tag, comm, request)
-                        : MPI_Irecv(i->data, count, type, i->peer, tag, comm, request);
-    if (large && type != MPI_BYTE)
-        MPI_Type_free(&type);
-    return code;
+    int tag = is_data ? i->number : (int)i->kind;
+    size_t at = 0, bytes = is_data ? part_of(c, i, i->begun, &at) : i->bytes;
+    char *data = (char *)i->data + at;
+    return i->sends ? MPI_Isend(data, (int)bytes, MPI_BYTE, i->peer, tag, comm, request)
+                    : MPI_Irecv(data, (int)bytes, MPI_BYTE, i->peer, tag, comm, request);
 }
 
-/* Have MPI send the item or, if it is data, receive it. */
-static void begin(gpp__mpi *c, gpp__mpi_item *i)
+/* Have MPI send the item, or a part of it, or receive a part. */
+static bool begin_one(gpp__mpi *c, gpp__mpi_item *i)
 {
     bool room = !c->failed && make_room(c);
     if (!room && !c->failed)
         fail(c, GPP_ENOMEM, "messages", "no memory");
-    if (room && worked(c, call_mpi(c, i, &c->request[c->active]), "a message"))
-        c->item[c->active++] = i;
-    else if (i->kind == GPP__MPI_DATA)
-        gpp__mpi_let_go(i);
-    else
+    if (!room || !worked(c, call_mpi(c, i, &c->request[c->active]), "a message"))
+        return false;
+    c->item[c->active++] = i;
+    return true;
+}
+
+static void begin(gpp__mpi *c, gpp__mpi_item *i)
+{
+    if (!begin_one(c, i))
         free(i);
+}
+
+/* Begin as many parts as may be under way, and let go of data whose parts have all ended. */
+static void go_on(gpp__mpi *c, gpp__mpi_item *i)
+{
+    int most = i->sends ? PARTS_AT_ONCE : MOST_PARTS;
+    bool begins = !c->given_up;
+    while (begins && i->begun < i->parts && i->begun - i->ended < most) {
+        begins = begin_one(c, i);
+        i->begun += begins;
+    }
+    if (i->begun == i->ended)
+        gpp__mpi_let_go(i);
+}
+
+static void begin_data(gpp__mpi *c, gpp__mpi_item *i)
+{
+    i->parts = count_parts(c, i);
+    go_on(c, i);
 }
 
 static void send_granted(gpp__mpi *c, gpp__mpi_item *item, gpp__mpi_item *grant)
 {
     item->number = ((const gpp__mpi_grant *)grant->data)->number;
     free(grant);
-    begin(c, item);
+    begin_data(c, item);
 }
 
 static void begin_to_receive(gpp__mpi *c, gpp__mpi_item *item)
@@ -214,7 +244,7 @@ static void begin_to_receive(gpp__mpi *c, gpp__mpi_item *item)
     item->number = c->numbered;
     c->numbered = c->numbered < c->largest_tag ? c->numbered + 1 : 0;
     *(gpp__mpi_grant *)grant->data = (gpp__mpi_grant){item->tag, item->number};
-    begin(c, item);
+    begin_data(c, item);
     begin(c, grant);
 }
 
@@ -314,9 +344,10 @@ static void beat_there(gpp__mpi *c, gpp__mpi_item *i)
 
 static void end_one(gpp__mpi *c, gpp__mpi_item *i)
 {
-    if (i->kind == GPP__MPI_DATA)
-        gpp__mpi_let_go(i);
-    else if (i->kind == GPP__MPI_BEAT && i->sends)
+    if (i->kind == GPP__MPI_DATA) {
+        i->ended++;
+        go_on(c, i);
+    } else if (i->kind == GPP__MPI_BEAT && i->sends)
         c->beat[i->peer] = i;
     else if (i->sends)
         free(i);
@@ -333,30 +364,23 @@ static bool end_finished(gpp__mpi *c)
 {
     int finished = 0, left = 0;
     bool moved = false;
-    gpp__mpi_item *done = NULL, **end = &done;
     if (c->failed || !c->active ||
         !worked(c, MPI_Testsome(c->active, c->request, &finished, c->index, c->status),
                 "messages under way"))
         return false;
     for (int k = 0; k < finished; k++) {
-        gpp__mpi_item *i = c->item[c->index[k]];
-        moved |= i->kind != GPP__MPI_BEAT;
+        c->done[k] = c->item[c->index[k]];
         c->item[c->index[k]] = NULL;
-        *end = i;
-        end = &i->also;
+        moved |= c->done[k]->kind != GPP__MPI_BEAT;
     }
-    *end = NULL;
     for (int k = 0; k < c->active && finished > 0; k++)
         if (c->item[k]) {
             c->request[left] = c->request[k];
             c->item[left++] = c->item[k];
         }
     c->active = finished > 0 ? left : c->active;
-    while (done) {
-        gpp__mpi_item *i = done;
-        done = i->also;
-        end_one(c, i);
-    }
+    for (int k = 0; k < finished; k++)
+        end_one(c, c->done[k]);
     return moved;
 }
 
@@ -566,6 +590,8 @@ void gpp__mpi_progress_stop(gpp__mpi *c)
     free(c->expects);
     free(c->request);
     free(c->item);
+    free(c->done);
+    free(c->far);
     free(c->index);
     free(c->status);
 }

@@ -159,8 +159,11 @@ static int find_groups(gpp__mpi *c, gpp_error *err)
     int size = c->comm.size;
     site mine = {c->comm.rank, hash_of_cores()}, *all = calloc((size_t)size, sizeof *all);
     MPI_Comm host;
-    if (!all)
+    c->far = calloc((size_t)size, sizeof *c->far);
+    if (!all || !c->far) {
+        free(all);
         return gpp__fail(err, GPP_ENOMEM, "the hosts of %d ranks", size);
+    }
     int code =
         MPI_Comm_split_type(c->control, MPI_COMM_TYPE_SHARED, c->comm.rank, MPI_INFO_NULL, &host);
     if (code == MPI_SUCCESS) {
@@ -169,6 +172,8 @@ static int find_groups(gpp__mpi *c, gpp_error *err)
     }
     if (code == MPI_SUCCESS)
         code = MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, c->control);
+    for (int r = 0; r < size && code == MPI_SUCCESS; r++)
+        c->far[r] = all[r].host != mine.host;
     for (int r = 0; r < size && code == MPI_SUCCESS; r++)
         for (c->comm.group[r] = 0; c->comm.group[r] < r; c->comm.group[r]++)
             if (all[c->comm.group[r]].host == all[r].host &&
