@@ -169,3 +169,35 @@ void plan_rig_draw(plan_rig *r, plan_rig_kind kind)
     for (int k = 0; k < r->spec.edges; k++)
         draw_route(&r->edge[k]);
 }
+
+void plan_rig_replicate(plan_rig *r, int replicas, int mode)
+{
+    gpp__step_shape *s = &r->spec.shape;
+    int n = s->partitions, edges = r->spec.edges;
+    s->partitions = n * replicas;
+    s->replicas = replicas;
+    s->share = 1 + (int)plan_rig_random(3);
+    s->micro_batches = 1 + (int)plan_rig_random((unsigned)(replicas * s->share));
+    s->checkpointed = s->backward || s->keep ? plan_rig_checkpointed(mode, s->share) : 0;
+    s->shards = s->update && plan_rig_coin();
+    for (int j = 0; j < n && s->shards; j++)
+        if (r->stage[j].home == j)
+            r->stage[j].sharded = 1 + plan_rig_random((unsigned)r->stage[j].params);
+    for (int q = 1; q < replicas; q++) {
+        int other = (int)plan_rig_random((unsigned)s->devices);
+        for (int j = 0; j < n; j++) {
+            r->stage[q * n + j] = r->stage[j];
+            r->stage[q * n + j].home += q * n;
+            r->device_of[q * n + j] = (r->device_of[j] + other) % s->devices;
+        }
+        for (int k = 0; k < edges; k++) {
+            gpp__edge *e = &r->edge[r->spec.edges++];
+            *e = r->edge[k];
+            e->from += q * n;
+            e->to = e->to == n ? s->partitions : e->to + q * n;
+        }
+    }
+    for (int k = 0; k < edges; k++)
+        if (r->edge[k].to == n)
+            r->edge[k].to = s->partitions;
+}

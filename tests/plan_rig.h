@@ -9,10 +9,11 @@
 #include "graph/plan/plan.h"
 
 enum {
-    PLAN_RIG_N = 6,    /* most partitions, and devices, that are drawn */
-    PLAN_RIG_MOST = 8, /* most partitions that the rig has room for */
-    PLAN_RIG_M = 9,    /* most micro-batches that are drawn */
-    PLAN_RIG_R = 14    /* most edges */
+    PLAN_RIG_N = 6,        /* most partitions, and devices, that are drawn */
+    PLAN_RIG_REPLICAS = 4, /* most replicas that are drawn */
+    PLAN_RIG_MOST = PLAN_RIG_N * PLAN_RIG_REPLICAS, /* most partitions that the rig has room for */
+    PLAN_RIG_M = 9,                                 /* most micro-batches that are drawn */
+    PLAN_RIG_R = 14 * PLAN_RIG_REPLICAS             /* most edges */
 };
 
 /** A spec and the arrays that it points to. */
@@ -40,6 +41,9 @@ void plan_rig_init(plan_rig *r, plan_rig_kind kind, int n, int m, int mode);
 int plan_rig_route(plan_rig *r, int from, int to, const char *name);
 /** Draw partitions of any size and need, on any devices, with any edges between them. */
 void plan_rig_draw(plan_rig *r, plan_rig_kind kind);
+/** Make replicas of it, each on other devices or on some of the same, with drawn micro-batches: the
+ * last replicas may have fewer, or none. */
+void plan_rig_replicate(plan_rig *r, int replicas, int mode);
 /** Point the spec to the rig's arrays. */
 const gpp__plan_spec *plan_rig_spec(plan_rig *r);
 /** Make the plan; a failure ends the test. Free it with gpp__plan_free. */

@@ -920,7 +920,7 @@ static void far_home(plan_rig *r)
 static void too_many(plan_rig *r)
 {
     r->spec.shape.micro_batches = INT32_MAX / 8 / 3;
-    r->spec.edges = PLAN_RIG_R;
+    r->spec.edges = 14;
 }
 
 static const struct wrong {

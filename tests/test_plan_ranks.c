@@ -43,7 +43,18 @@ static void add_entry(projection *p, int32_t task, int32_t message)
     p->entry[p->count++] = (entry){task, message};
 }
 
-/* In one process. */
+/* The update of the replica whose shard of parameters an access is to. */
+static int32_t update_of(const gpp__plan *plan, const gpp__task *t, const gpp__access *a)
+{
+    int depth = gpp__shape_depth(&plan->shape), j = a->port * depth + t->j % depth;
+    for (size_t k = 0; k < plan->tasks; k++)
+        if (plan->task[k].kind == GPP__UPDATE && plan->task[k].j == j)
+            return (int32_t)k;
+    return AT_FIRST;
+}
+
+/* In one process. There a task that collects parameters reads those of the other replicas; from
+ * other ranks, messages bring them into its own. */
 static void expect_writers(world *w)
 {
     const gpp__plan *plan = w->plan;
@@ -56,6 +67,14 @@ static void expect_writers(world *w)
         w->expected[k] = calloc((size_t)t->access_count + 1, sizeof **w->expected);
         for (int a = 0; a < t->access_count; a++)
             w->expected[k][a] = written[t->access[a].buffer];
+        for (int a = 0; a < t->access_count && t->kind == GPP__COLLECT; a++) {
+            int32_t update = t->access[a].role == GPP__ROLE_PARAM_SHARD
+                                 ? update_of(plan, t, &t->access[a])
+                                 : AT_FIRST;
+            if (update >= 0 &&
+                gpp__plan_rank(plan, plan->task[update].device) != gpp__plan_rank(plan, t->device))
+                w->expected[k][a] = update;
+        }
         for (int a = 0; a < t->access_count; a++)
             if (t->access[a].mode & GPP__WRITE)
                 written[t->access[a].buffer] = (int32_t)k;
@@ -88,17 +107,26 @@ static void check_messages(const world *w)
     for (size_t m = 0; m < plan->messages; m++) {
         const gpp__message *x = &plan->message[m];
         const gpp__task *t = &plan->task[x->task];
+        const gpp__buffer *b = &plan->buffer[x->buffer], *into = &plan->buffer[x->into];
         bool writes = false;
         for (int a = 0; a < t->access_count; a++)
             writes |= t->access[a].buffer == x->buffer && t->access[a].mode & GPP__WRITE;
         cr_assert(m == 0 || x[-1].task <= x->task, "%s: messages are by task", w->why);
-        cr_assert(writes && x->from != x->to && x->from == gpp__plan_rank(plan, t->device),
-                  "%s: message %zu is sent by the writer", w->why, m);
+        cr_assert_neq(x->from, x->to);
+        if (x->buffer == x->into)
+            cr_assert(writes && x->from == gpp__plan_rank(plan, t->device),
+                      "%s: message %zu is sent by the writer", w->why, m);
+        else
+            cr_assert(b->cls == GPP__PARAM_SHARD && into->cls == b->cls && into->slot == b->slot &&
+                          into->bytes == b->bytes && t->kind == GPP__UPDATE,
+                      "%s: message %zu goes from shard to shard", w->why, m);
         for (int r = 0; r < 2; r++)
-            cr_assert_geq(gpp__plan_payer(plan, (size_t)x->buffer, r ? x->to : x->from), 0,
-                          "%s: message %zu has no memory on a rank", w->why, m);
+            cr_assert_geq(
+                gpp__plan_payer(plan, (size_t)(r ? x->into : x->buffer), r ? x->to : x->from), 0,
+                "%s: message %zu has no memory on a rank", w->why, m);
         for (size_t q = m; q-- > 0 && plan->message[q].task == x->task;)
-            cr_assert(plan->message[q].buffer != x->buffer || plan->message[q].to != x->to,
+            cr_assert(plan->message[q].buffer != x->buffer || plan->message[q].to != x->to ||
+                          plan->message[q].into != x->into,
                       "%s: message %zu is sent twice", w->why, m);
     }
 }
@@ -135,7 +163,7 @@ static bool advance(world *w, int rank)
     projection *to = &w->rank[m->to];
     if (rank != m->from || to->at == to->count || to->entry[to->at].message != e.message)
         return false; /* the sender goes on for both */
-    to->written[m->buffer] = p->written[m->buffer];
+    to->written[m->into] = p->written[m->buffer];
     p->at++;
     to->at++;
     return true;
@@ -175,6 +203,9 @@ Test(plan_ranks, ranks_that_pass_messages_end_and_read_what_one_process_would)
         int rank_of[PLAN_RIG_MOST];
         char why[32];
         plan_rig_draw(&r, (plan_rig_kind)plan_rig_random(5));
+        if (k % 2)
+            plan_rig_replicate(&r, 2 + (int)plan_rig_random(PLAN_RIG_REPLICAS - 1),
+                               (int)plan_rig_random(3));
         int devices = r.spec.shape.devices, ranks = 1 + (int)plan_rig_random((unsigned)devices);
         for (int d = 0; d < devices; d++)
             rank_of[d] = (int)plan_rig_random((unsigned)ranks);
@@ -235,8 +266,8 @@ static size_t check_pipe(const gpp_model *model, const gpp_cluster *c, gpp_pipe_
     char why[96];
     const gpp__recipe_site site = {.cluster = c};
     gpp_status status = gpp__recipe_new(&r, model, o, &site, &err);
-    snprintf(why, sizeof why, "%s, %s, %d partitions, %d nodes", o->schedule,
-             gpp_checkpoint_name(o->checkpoint), o->partitions, c->nodes);
+    snprintf(why, sizeof why, "%s, %s, %d x %d partitions, %d nodes", o->schedule,
+             gpp_checkpoint_name(o->checkpoint), o->replicas, o->partitions, c->nodes);
     cr_assert_eq(status, GPP_OK, "%s: %s", why, err.msg);
     gpp__program_cache programs = {.recipe = r};
     gpp__batch rows = gpp__recipe_batch(r, o->batch);
@@ -254,8 +285,10 @@ Test(plan_ranks, pipes_over_up_to_64_ranks_end_whatever_the_schedule)
 {
     static const char *const schedule[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "auto"};
     static const struct {
-        int nodes, cores, partitions;
-    } on[] = {{2, 1, 2}, {3, 1, 6}, {2, 2, 4}, {16, 1, 16}, {64, 1, 64}};
+        int nodes, cores, partitions, replicas;
+    } on[] = {{2, 1, 2, 1},   {3, 1, 6, 1},  {2, 2, 4, 1},  {16, 1, 16, 1}, {64, 1, 64, 1},
+              {4, 1, 2, 2},   {3, 1, 1, 3},  {2, 2, 2, 2},  {3, 2, 2, 4},   {16, 1, 4, 4},
+              {64, 1, 1, 64}, {64, 1, 8, 8}, {64, 1, 32, 2}};
     gpp_model *model = make_model(64);
     for (size_t k = 0; k < sizeof on / sizeof *on; k++) {
         gpp_cluster *c = make_cluster(on[k].nodes, on[k].cores);
@@ -265,8 +298,11 @@ Test(plan_ranks, pipes_over_up_to_64_ranks_end_whatever_the_schedule)
                     continue; /* schedules that split backwards have no budgets */
                 gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
                 o.partitions = on[k].partitions;
-                o.chunks = !strcmp(schedule[s], "interleaved") ? c->devices : 5;
-                o.batch = 2 * o.chunks;
+                o.replicas = on[k].replicas;
+                o.chunks = !strcmp(schedule[s], "interleaved") ? c->devices / o.replicas : 5;
+                /* The last replica has fewer, or none. */
+                o.batch = 2 * o.chunks * o.replicas - (o.replicas > 1 ? 3 : 0);
+                o.shard_optimizer = (s + (size_t)mode) % 2;
                 o.schedule = schedule[s];
                 o.loss = "mse";
                 o.optimizer = "sgd lr=0.1 momentum=0.9";
