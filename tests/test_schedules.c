@@ -161,6 +161,101 @@ Test(schedules, every_table_has_all_tasks_once_and_can_run_on_any_devices)
                     }
 }
 
+/* --- replicas --------------------------------------------------------------------------------- */
+
+/* The shape of replica r alone, with devices numbered as all replicas' are. */
+static gpp__step_shape shape_of_replica(const gpp__step_shape *all, int r, const bool trains[])
+{
+    gpp__step_shape one = *all;
+    one.partitions = gpp__shape_depth(all);
+    one.micro_batches = gpp__shape_pieces(all, r);
+    one.checkpointed = gpp__shape_recomputes(all, r);
+    one.replicas = 1;
+    one.device_of += r * one.partitions;
+    one.trains = all->trains ? trains + r * one.partitions : NULL;
+    return one;
+}
+
+/* What the table has of replica r's cells is its own table, in the same order. */
+static void expect_replica(const gpp__schedule *s, const gpp__table *table,
+                           const gpp__step_shape *all, int r, const bool trains[])
+{
+    gpp__step_shape one = shape_of_replica(all, r, trains);
+    if (one.micro_batches == 0)
+        return;
+    gpp__table alone = generate(s, &one);
+    for (int d = 0; d < table->devices; d++) {
+        size_t at = 0;
+        for (size_t k = 0; k < table->count[d]; k++) {
+            gpp__entry e = table->entry[d][k];
+            if (e.j / one.partitions != r || gpp__kind_is_whole(e.kind))
+                continue;
+            while (at < alone.count[d] && gpp__kind_is_whole(alone.entry[d][at].kind))
+                at++;
+            cr_assert_lt(at, alone.count[d]);
+            const gpp__entry *own = &alone.entry[d][at++];
+            cr_assert(e.kind == own->kind && e.i == own->i + r * all->share &&
+                          e.j == own->j + r * one.partitions,
+                      "%s: replica %d has %c(%d,%d) instead of %c(%d,%d)", s->name, r,
+                      gpp__kind_letter((gpp__kind)e.kind), e.i, e.j,
+                      gpp__kind_letter((gpp__kind)own->kind), own->i, own->j);
+        }
+    }
+    gpp__table_release(&alone);
+}
+
+/* Every task once, on its device. Those of whole partitions are behind all others, and go from kind
+ * to kind and from the last partition to the first. */
+static void expect_all_once(const gpp__table *table, const gpp__step_shape *s)
+{
+    size_t expected = 0, listed = 0;
+    int depth = gpp__shape_depth(s);
+    bool seen[GPP__KINDS][MOST_N * 4][MOST_M + 1] = {{{false}}};
+    for (int j = 0; j < s->partitions; j++)
+        for (int kind = 0; kind < GPP__KINDS; kind++)
+            for (int i = -1; i < s->micro_batches; i++)
+                expected += gpp__shape_has(s, kind, i, j);
+    for (int d = 0; d < table->devices; d++)
+        for (size_t k = 0; k < table->count[d]; k++) {
+            const gpp__entry *e = &table->entry[d][k], *last = k ? e - 1 : NULL;
+            cr_assert(gpp__shape_has(s, e->kind, e->i, e->j) && s->device_of[e->j] == d);
+            cr_assert(!seen[e->kind][e->j][e->i + 1]);
+            seen[e->kind][e->j][e->i + 1] = true;
+            listed++;
+            if (last && gpp__kind_is_whole(last->kind))
+                cr_assert(e->kind > last->kind ||
+                          (e->kind == last->kind && e->j % depth <= last->j % depth));
+        }
+    cr_assert_eq(listed, expected);
+}
+
+Test(schedules, each_replica_has_the_schedules_own_order)
+{
+    enum { DRAWS = 3000 };
+    for (int k = 0; k < DRAWS; k++) {
+        const gpp__schedule *schedule = gpp__schedules[k % 5];
+        int device_of[4 * MOST_N], depth = 1 + (int)plan_rig_random(3),
+                                   replicas = 2 + (int)plan_rig_random(3);
+        int n = depth * replicas, devices = place((int)plan_rig_random(4), n, device_of);
+        bool trains[4 * MOST_N];
+        gpp_error err = GPP_ERROR_INIT;
+        gpp__step_shape s = training(schedule, n, 1, devices, device_of);
+        s.replicas = replicas;
+        s.share = 1 + (int)plan_rig_random(4);
+        s.micro_batches = 1 + (int)plan_rig_random((unsigned)(replicas * s.share));
+        s.checkpointed = plan_rig_checkpointed((int)plan_rig_random(3), s.share);
+        draw_flags(&s, trains);
+        s.wait_for_all = false;
+        s.shards = s.update && plan_rig_coin();
+        gpp__table table;
+        cr_assert_eq(gpp__schedule_table(schedule, &s, &table, &err), GPP_OK, "%s", err.msg);
+        expect_all_once(&table, &s);
+        for (int r = 0; r < replicas; r++)
+            expect_replica(schedule, &table, &s, r, trains);
+        gpp__table_release(&table);
+    }
+}
+
 Test(schedules, other_steps_than_forward_and_backward_have_gpipes_order)
 {
     for (const gpp__schedule *const *s = gpp__schedules; *s; s++)
