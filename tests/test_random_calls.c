@@ -59,6 +59,8 @@ enum {
     KEEP_LOSSES,
     AS_EVALUATION,
     WATCHDOG,
+    REPLICAS, /* of both pipes */
+    SHARDS,   /* of the second one */
     OPTIONS
 };
 
@@ -107,7 +109,8 @@ static const char *const optimizers[] = {
     "nadam lr=0.01",   "adadelta"};
 static const char *const lr_schedules[] = {NULL, "cosine steps=50", "step size=5 warmup=3",
                                            "onecycle max=0.1 steps=400"};
-static const char *const same_place[] = {"cpu:0", "cpu:0", "cpu:0", "cpu:0", "cpu:0"};
+#define FIVE "cpu:0", "cpu:0", "cpu:0", "cpu:0", "cpu:0"
+static const char *const same_place[] = {FIVE, FIVE, FIVE};
 
 /* Choices of each. */
 static const int choices[OPTIONS] = {
@@ -132,14 +135,17 @@ static const int choices[OPTIONS] = {
     [KEEP_LOSSES] = 2,
     [AS_EVALUATION] = 2,
     [WATCHDOG] = 2,
+    [REPLICAS] = 3,
+    [SHARDS] = 2,
 };
 enum { MOST_CHOICES = 8 };
 
 /* Refused by the library: a split backward with a budget, class weights of a loss without
- * classes. */
+ * classes. One replica has no shards. */
 static bool possible(const int c[OPTIONS])
 {
-    return !(c[ORDER] >= ZB_H1 && c[SECOND_MODE] == GPP_CHECKPOINT_BUDGET) &&
+    return (c[REPLICAS] || !c[SHARDS]) &&
+           !(c[ORDER] >= ZB_H1 && c[SECOND_MODE] == GPP_CHECKPOINT_BUDGET) &&
            !(c[LOSS] == MSE && c[WEIGHTS]);
 }
 
@@ -165,7 +171,7 @@ static void note_pairs(const int c[OPTIONS])
 /* Whether any choice of the others makes this pair possible. */
 static bool pair_possible(int a, int x, int b, int y)
 {
-    int c[OPTIONS] = {0};
+    int c[OPTIONS] = {[REPLICAS] = 1};
     c[a] = x;
     c[b] = y;
     return possible(c);
@@ -731,6 +737,7 @@ static gpp_pipe_options common(const sequence *s)
     const int *c = s->choice;
     gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
     o.chunks = 1 + c[CHUNKS];
+    o.replicas = 1 + c[REPLICAS];
     o.checkpoint = (gpp_checkpoint)c[FIRST_MODE];
     o.seed = s->seed;
     o.loss = losses[c[LOSS]];
@@ -747,13 +754,17 @@ static gpp_pipe_options common(const sequence *s)
     return o;
 }
 
-/* A partition of the second pipe is on this rank. */
+/* A partition of the second pipe is on this rank, in all replicas. */
 static bool is_here(const sequence *s, int partition)
 {
     gpp_pipe_info info;
+    bool here = true;
     gpp_pipe_get_info(s->side[1].pipe, &info);
-    const char *name = info.device_name[info.device_of[partition]];
-    return !s->comm || atoi(name + strlen("rank:")) == gpp_comm_rank(s->comm);
+    for (int r = 0; r < info.replicas && s->comm; r++) {
+        int device = info.device_of[r * info.partitions + partition];
+        here &= atoi(info.device_name[device] + strlen("rank:")) == gpp_comm_rank(s->comm);
+    }
+    return here;
 }
 
 static void make_pipes(sequence *s)
@@ -765,6 +776,7 @@ static void make_pipes(sequence *s)
     cr_assert_eq(gpp_pipe_new(&s->side[0].pipe, model, &o, &err), GPP_OK, "%s", err.msg);
     o.partitions = 1 + c[PARTITIONS];
     o.checkpoint = (gpp_checkpoint)c[SECOND_MODE];
+    o.shard_optimizer = c[SHARDS];
     o.devices = c[PLACES] ? same_place : NULL;
     o.device_count = c[PLACES] ? COUNT(same_place) : 0;
     if (c[ORDER] > ASCENDING) {
