@@ -169,21 +169,25 @@ static void train(trace *t, const gpp_pipe_options *options)
     gpp_pipe_free(pipe);
 }
 
-static void expect_same_bits(const char *schedule, gpp_checkpoint mode)
+static void expect_same_bits(const char *schedule, gpp_checkpoint mode, int replicas)
 {
     trace alone = {0}, together = {0};
     gpp_pipe_options o = common_options();
     o.checkpoint = mode;
+    o.replicas = replicas;
+    o.chunks = 4 / replicas;
     o.ascending_backward = strcmp(schedule, "gpipe") != 0;
     o.partitions = 1;
     train(&alone, &o);
-    o.partitions = 4;
+    o.partitions = replicas > 1 ? 2 : 4;
+    o.shard_optimizer = replicas > 2;
     o.schedule = schedule;
     o.comm = comm;
     train(&together, &o);
     expect(alone.count == together.count &&
                memcmp(alone.value, together.value, alone.count * sizeof *alone.value) == 0,
-           "%s, checkpoint %s: not the bits of one process", schedule, gpp_checkpoint_name(mode));
+           "%s, checkpoint %s, %d replicas: not the bits of one process", schedule,
+           gpp_checkpoint_name(mode), replicas);
     free(alone.value);
     free(together.value);
 }
@@ -193,10 +197,12 @@ static void check_bits(void)
     static const gpp_checkpoint modes[] = {GPP_CHECKPOINT_EXCEPT_LAST, GPP_CHECKPOINT_NEVER,
                                            GPP_CHECKPOINT_ALWAYS};
     const char *schedule;
-    for (size_t k = 0; (schedule = gpp_schedule_name(k)); k++)
+    for (size_t k = 0; (schedule = gpp_schedule_name(k)); k++) {
+        expect_same_bits(schedule, modes[k % 3], 2 + (int)k % 2);
         for (int mode = 0; mode < 3; mode++)
-            expect_same_bits(schedule, modes[mode]);
-    say("a training gives the same bits as in one process, for every schedule");
+            expect_same_bits(schedule, modes[mode], 1);
+    }
+    say("a training gives the same bits as in one process, for every schedule and with replicas");
 }
 
 /* --- errors ----------------------------------------------------------------------------------- */

@@ -58,3 +58,24 @@ for command in "${commands[@]}"; do
     wait "$command" || exit 1
 done
 expect 137 "${run[@]}" -n 2 "$program" kill 1
+
+# The command: links are measured, and a plan is made with them.
+command=${1-build/dev}/tools/gridpipe
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+
+# told STATUS COMMAND...: as expect, but prints nothing where all is well
+told() {
+    out=$(expect "$@") || { echo "$out" && exit 1; }
+}
+
+for ranks in 2 3; do
+    told 0 "${run[@]}" -n "$ranks" "$command" profile --network --timeout 50 --save "$folder/$ranks"
+    (($(grep -cE '^ +[0-9] +[0-9] +[0-9.]+ +[0-9.]+$' <<<"$out") == ranks * (ranks - 1) / 2)) ||
+        { echo "$out" && exit 1; }
+    told 0 "$command" plan --machine "$folder/$ranks" --model "linear out=64; relu; linear out=9" \
+        --input 64 --batch 16 --loss mse --optimizer "sgd lr=0.1" --timeout 1
+done
+told 2 "$command" profile --network
+told 2 "${run[@]}" -n 2 "$command" profile --model relu --input 3
+echo "links are measured, and plans made with them"
