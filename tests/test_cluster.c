@@ -190,25 +190,35 @@ typedef struct rig {
     gpp_forecast_options how;
 } rig;
 
-/* Linears of 1 ms forward and 2 ms backward for 4 rows, and a step of 4 rows for each chunk. */
-static void rig_init(rig *r, const char *cluster, int partitions, int chunks)
+/* Linears of 1 ms forward and 2 ms backward for 4 rows. */
+static gpp_profile *profile_of(const gpp_model *model, int64_t rows)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_profile_options o = GPP_PROFILE_OPTIONS_INIT;
+    gpp_profile *p;
+    double us = 250 * (double)rows;
+    o.sizes_only = true;
+    cr_assert_eq(gpp_profile_new(&p, model, rows, &o, &err), GPP_OK, "%s", err.msg);
+    for (int k = 0; k < LAYERS; k++) {
+        gpp_layer_profile *l = &p->layer[k];
+        p->op[k].forward_us = p->op[k].keep_us = us;
+        p->op[k].backward_us = 2 * us;
+        l->forward_us = l->recompute_us = l->recompute_last_us = us;
+        l->backward_us = 2 * us;
+    }
+    p->threads = 1;
+    return p;
+}
+
+/* A step of 4 rows for each chunk. */
+static void rig_init(rig *r, const char *cluster, int partitions, int chunks)
+{
+    gpp_error err = GPP_ERROR_INIT;
     *r = (rig){.pipe = GPP_PIPE_OPTIONS_INIT, .how = GPP_FORECAST_OPTIONS_INIT};
     r->model = test_model_text("linear out=16; linear out=16; linear out=16; linear out=16;"
                                "linear out=16; linear out=16; linear out=16; linear out=16");
     cr_assert_eq(gpp_model_set_input(r->model, GPP_F32, 1, (int64_t[]){FEATURES}, &err), GPP_OK);
-    o.sizes_only = true;
-    cr_assert_eq(gpp_profile_new(&r->profile, r->model, 4, &o, &err), GPP_OK, "%s", err.msg);
-    for (int k = 0; k < LAYERS; k++) {
-        gpp_layer_profile *l = &r->profile->layer[k];
-        r->profile->op[k].forward_us = r->profile->op[k].keep_us = 1000;
-        r->profile->op[k].backward_us = 2000;
-        l->forward_us = l->recompute_us = l->recompute_last_us = 1000;
-        l->backward_us = 2000;
-    }
-    r->profile->threads = 1;
+    r->profile = profile_of(r->model, 4);
     cr_assert_eq(parse(&r->cluster, cluster, &err), GPP_OK, "%s", err.msg);
     r->list[0] = r->profile;
     r->pipe.partitions = partitions;
@@ -230,12 +240,17 @@ static void rig_release(rig *r)
     gpp_model_free(r->model);
 }
 
-static gpp_forecast *foresee(const rig *r)
+static gpp_forecast *foresee_by(const rig *r, const gpp_forecast_options *how)
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_forecast *f;
-    cr_assert_eq(gpp_forecast_new(&f, r->model, &r->pipe, &r->how, &err), GPP_OK, "%s", err.msg);
+    cr_assert_eq(gpp_forecast_new(&f, r->model, &r->pipe, how, &err), GPP_OK, "%s", err.msg);
     return f;
+}
+
+static gpp_forecast *foresee(const rig *r)
+{
+    return foresee_by(r, &r->how);
 }
 
 Test(cluster, a_micro_batch_goes_over_the_links_of_the_description)
@@ -364,6 +379,120 @@ Test(cluster, a_search_finds_the_pipe_for_a_cluster)
     gpp_plan_free(t);
     rig_release(&r);
 }
+
+/* --- replicas --------------------------------------------------------------------------------- */
+
+#define FOUR                                                                                       \
+    "gridpipe-cluster 1\nnodes 4\ndevice 0-3 cpu:0 1 100 1000000000\ninside 0-3 0 20000\n"         \
+    "link 0-3 0-3 1000 20000\n"
+
+/* Two replicas on two nodes do two micro-batches each. Then each node sends half of its gradients,
+ * and half of the sums, to the other, both ways at once. */
+Test(cluster, replicas_work_side_by_side_and_exchange_their_gradients)
+{
+    rig r;
+    rig_init(&r,
+             HEAD "device 0-1 cpu:0 1 100 0\ninside 0-1 0 1\nlink 0 1 2000000 4\n"
+                  "link 1 0 2000000 4\n",
+             1, 2);
+    const double work = 2 * LAYERS * 3, shard = 64 * 17; /* 8 linears of 16 x 17 numbers, halved */
+    r.pipe.replicas = 2;
+    r.pipe.batch = 16;
+    gpp_forecast *f = foresee(&r);
+    cr_assert_eq(f->links, 2);
+    cr_expect_eq(f->replicas, 2);
+    cr_expect_eq(f->partitions, 2);
+    cr_expect_eq(f->micro_batches, 4);
+    double halves[2] = {2 + 4 * shard / 4000, 2 + 4 * shard / 4000};
+    cr_expect_geq(f->step_ms, work + halves[0] + halves[1] - 1e-9, "%g ms", f->step_ms);
+    cr_expect_lt(f->step_ms, work + halves[0] + halves[1] + 2.1,
+                 "%g ms: one message of losses more", f->step_ms);
+    for (int k = 0; k < 2; k++) {
+        cr_expect_eq(f->link[k].messages, f->link[1 - k].messages);
+        cr_expect_geq(f->link[k].bytes, 8 * shard);
+        cr_expect_float_eq(f->device[k].busy_ms, work, 1e-9);
+    }
+    cr_expect_float_eq(f->bound_ms, work, 1e-9, "%g ms", f->bound_ms);
+    r.pipe.shard_optimizer = true;
+    r.pipe.optimizer = "adam lr=0.1";
+    gpp_forecast *sharded = foresee(&r);
+    r.pipe.shard_optimizer = false;
+    gpp_forecast *whole = foresee(&r);
+    cr_expect_eq(whole->device[0].bytes - sharded->device[0].bytes, 2 * 4 * shard,
+                 "half of Adam's two arrays");
+    gpp_forecast_free(whole);
+    gpp_forecast_free(sharded);
+    gpp_forecast_free(f);
+    rig_release(&r);
+}
+
+static gpp_candidate find_best(rig *r, int replicas, int partitions, size_t limit)
+{
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_plan_options o = GPP_PLAN_OPTIONS_INIT;
+    gpp_plan_table *t;
+    static const int64_t rows[] = {1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 64}; /* of 64 */
+    const gpp_profile *all[sizeof rows / sizeof *rows];
+    const gpp_pipe_options asked = r->pipe;
+    o.replicas = replicas;
+    o.partitions = partitions;
+    o.forecast = r->how;
+    o.forecast.profile = all;
+    o.forecast.profiles = (int)(sizeof rows / sizeof *rows);
+    for (int k = 0; k < o.forecast.profiles; k++)
+        all[k] = profile_of(r->model, rows[k]);
+    r->pipe.memory_limit = limit;
+    cr_assert_eq(gpp_plan_search(&t, r->model, &r->pipe, &o, &err), GPP_OK, "%s", err.msg);
+    cr_expect_eq(t->profiles, 0, "nothing was measured");
+    gpp_candidate best = t->candidate[t->best];
+    for (int k = 0; k < t->candidates; k++) {
+        const gpp_candidate *c = &t->candidate[k];
+        cr_expect(replicas == 0 || c->replicas == replicas);
+        cr_expect(4 % c->replicas == 0 && c->replicas * c->partitions <= 4);
+        cr_assert_eq(gpp_plan_apply(t, k, &r->pipe, &err), GPP_OK, "%s", err.msg);
+        gpp_forecast *f = foresee_by(r, &o.forecast);
+        cr_expect_float_eq(f->step_ms, c->step_ms, 1e-9, "%d x %d: %g ms, not %g", c->replicas,
+                           c->partitions, f->step_ms, c->step_ms);
+        cr_expect_eq(f->devices, c->devices);
+        for (int d = 0; d < f->devices; d++)
+            cr_expect_eq(f->device[d].bytes, c->bytes[d]);
+        gpp_forecast_free(f);
+    }
+    r->pipe = asked;
+    for (int k = 0; k < o.forecast.profiles; k++)
+        gpp_profile_free((gpp_profile *)all[k]);
+    gpp_plan_free(t);
+    return best; /* its numbers only */
+}
+
+Test(cluster, a_search_weighs_replicas_against_partitions)
+{
+    rig r;
+    rig_init(&r, FOUR, 0, 16);
+    cr_expect_eq(find_best(&r, 1, 0, 0).replicas, 1, "by default");
+    gpp_candidate best = find_best(&r, 0, 0, 0);
+    cr_expect(best.replicas == 4 && best.partitions == 1, "%d x %d: replicas have no bubble",
+              best.replicas, best.partitions);
+    size_t alone = best.most_bytes;
+    best = find_best(&r, 0, 0, alone - 1);
+    cr_expect(best.most_bytes < alone && best.replicas <= 4, "%d x %d", best.replicas,
+              best.partitions);
+    best = find_best(&r, 0, 0, 28000);
+    cr_expect_leq(best.most_bytes, 28000);
+    best = find_best(&r, 2, 0, 0);
+    cr_expect(best.replicas == 2 && best.partitions == 2, "%d x %d", best.replicas,
+              best.partitions);
+    best = find_best(&r, 0, 2, 0);
+    cr_expect(best.replicas == 2 && best.partitions == 2);
+    for (int k = 0; k < 16; k++) /* a tenth of a second for each message */
+        r.cluster->link[k].latency_us = 1e5;
+    best = find_best(&r, 0, 0, 0);
+    cr_expect(best.replicas == 1 && best.partitions == 1, "%d x %d on links that are too slow",
+              best.replicas, best.partitions);
+    rig_release(&r);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
 
 /* Layer 0 has cheap edges to the next one, but the link behind node 0 is slow: the cut avoids large
  * tensors there, though another cut would be more even. */

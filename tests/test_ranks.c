@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <gridpipe/plan.h>
+
 #include "tests/files.h"
 #include "tests/pipes.h"
 #include "tests/ranks.h"
@@ -895,4 +897,104 @@ Test(ranks, a_rank_that_is_gone_is_named_by_the_others)
                   c.failure[r].err.msg);
         cr_expect(!c.failure[r].goes_on);
     }
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+static void measure_links(gpp_comm *comm, void *arg)
+{
+    gpp_cluster **c = arg;
+    gpp_error err = GPP_ERROR_INIT;
+    test_must(gpp_cluster_measure(&c[gpp_comm_rank(comm)], comm, 5, &err), &err);
+}
+
+Test(ranks, links_between_ranks_are_measured_and_all_ranks_know_them)
+{
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        gpp_cluster *c[TEST_MOST_RANKS];
+        gpp_error err = GPP_ERROR_INIT;
+        char folder[256], path[512];
+        test_on_ranks(ranks, measure_links, c);
+        cr_assert_eq(c[0]->nodes, ranks);
+        cr_expect_geq(c[0]->devices, ranks);
+        for (int d = 0; d < c[0]->devices; d++)
+            cr_expect(c[0]->device[d].cores == 1 && c[0]->device[d].speed == 1);
+        size_t links = (size_t)(ranks * ranks) * sizeof *c[0]->link;
+        for (int k = 0; k < ranks * ranks; k++)
+            cr_expect(c[0]->link[k].latency_us > 0 && c[0]->link[k].latency_us < 1e5 &&
+                          c[0]->link[k].bytes_per_us > 1,
+                      "link %d: %g us, %g bytes/us", k, c[0]->link[k].latency_us,
+                      c[0]->link[k].bytes_per_us);
+        for (int r = 1; r < ranks; r++) {
+            cr_expect_eq(memcmp(c[r]->link, c[0]->link, links), 0, "rank %d has other links", r);
+            cr_assert_eq(c[r]->devices, c[0]->devices);
+            for (int d = 0; d < c[0]->devices; d++)
+                cr_expect_str_eq(c[r]->device[d].name, c[0]->device[d].name);
+        }
+        test_folder_new(folder);
+        test_path(folder, "cluster", path);
+        test_must(gpp_cluster_write(c[0], path, &err), &err);
+        for (int r = 0; r < ranks; r++)
+            gpp_cluster_free(c[r]);
+        test_must(gpp_cluster_read(&c[0], path, &err), &err);
+        cr_expect_eq(c[0]->nodes, ranks);
+        gpp_cluster_free(c[0]);
+        test_folder_remove(folder);
+    }
+}
+
+/* Rank 1 makes another call. */
+static void measure_or_broadcast(gpp_comm *comm, void *arg)
+{
+    gpp_cluster *c;
+    failure *f = &((failure *)arg)[gpp_comm_rank(comm)];
+    gpp_error err = GPP_ERROR_INIT;
+    gpp_pipe_options o = GPP_PIPE_OPTIONS_INIT;
+    o.partitions = 2;
+    o.comm = comm;
+    f->err = err;
+    if (gpp_comm_rank(comm) == 0) {
+        f->status = gpp_cluster_measure(&c, comm, 5, &f->err);
+        cr_expect_null(c);
+        return;
+    }
+    gpp_model *model;
+    gpp_pipe *pipe;
+    test_must(gpp_model_new(&model, &err), &err);
+    test_must(gpp_model_add_text(model, "linear out=2; relu", &err), &err);
+    test_must(gpp_model_set_input(model, GPP_F32, 1, (int64_t[]){2}, &err), &err);
+    f->status = gpp_pipe_new(&pipe, model, &o, &f->err);
+    gpp_model_free(model);
+}
+
+static void die_before_measuring(gpp_comm *comm, void *arg)
+{
+    gpp_cluster *c;
+    failure *f = &((failure *)arg)[gpp_comm_rank(comm)];
+    gpp_comm_set_timeout(comm, 0.2, NULL);
+    f->err = (gpp_error)GPP_ERROR_INIT;
+    if (gpp_comm_rank(comm) != 1)
+        f->status = gpp_cluster_measure(&c, comm, 5, &f->err);
+}
+
+Test(ranks, links_that_cannot_be_measured_are_the_same_error_on_all_ranks)
+{
+    failure f[TEST_MOST_RANKS];
+    gpp_comm *comm[1];
+    gpp_cluster *c;
+    gpp_error err = GPP_ERROR_INIT;
+    test_on_ranks(2, measure_or_broadcast, f);
+    for (int r = 0; r < 2; r++)
+        cr_expect_eq(f[r].status, GPP_ESTATE, "rank %d: %s", r, f[r].err.msg);
+    cr_expect_str_eq(f[1].err.msg, f[0].err.msg);
+    cr_expect(strstr(f[0].err.msg, "rank 0 is at gpp_cluster_measure"), "%s", f[0].err.msg);
+    test_on_mortal_ranks(3, die_before_measuring, f);
+    for (int r = 0; r < 3; r += 2)
+        cr_expect_eq(f[r].status, GPP_ETIMEDOUT, "rank %d: %s", r, f[r].err.msg);
+    test_must(gpp_comm_threads(comm, 1, &err), &err);
+    cr_expect_eq(gpp_cluster_measure(NULL, comm[0], 5, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_cluster_measure(&c, NULL, 5, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_cluster_measure(&c, comm[0], -1, NULL), GPP_EINVAL);
+    cr_expect_eq(gpp_cluster_measure(&c, comm[0], NAN, NULL), GPP_EINVAL);
+    gpp_comm_free(comm[0]);
 }
