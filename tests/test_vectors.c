@@ -29,6 +29,7 @@ static const double tolerance = 1e-5;
 
 static _Thread_local gpp_error err = GPP_ERROR_INIT;
 static _Thread_local bool is_first = true; /* of the ranks that have the same results */
+static _Thread_local int replicated;       /* pipes with replicas so far */
 static int compared;
 
 static void result(const test_vector *v, const char *name, const float *got, int64_t count)
@@ -390,8 +391,9 @@ static void run_clipping(const test_vector *v)
     gpp_pipe_free(p);
 }
 
-/* "balance=3,3,6 chunks=4 checkpoint=except_last deferred_batch_norm=0" */
-static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m, gpp_comm *comm)
+/* "balance=3,3,6 chunks=4 checkpoint=except_last deferred_batch_norm=0". Replicas share the
+ * micro-batches, if they can be shared evenly. */
+static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m, gpp_comm *comm, int replicas)
 {
     int balance[64], parts = 0, deferred;
     char mode[32], *at = (char *)strchr(test_vector_word(v, "pipe"), '=') + 1;
@@ -407,6 +409,13 @@ static gpp_pipe *model_pipe(const test_vector *v, const gpp_model *m, gpp_comm *
     o.balance = balance;
     o.partitions = parts;
     o.deferred_batch_norm = deferred;
+    replicas = replicas > 1 && o.chunks % 3 == 0 ? 3 : replicas;
+    if (replicas > 1 && o.chunks % replicas == 0) {
+        o.replicas = replicas;
+        o.chunks /= replicas;
+        o.shard_optimizer = true;
+        replicated++;
+    }
     o.loss = test_vector_word(v, "loss");
     o.optimizer = test_vector_word(v, "optimizer");
     o.comm = comm;
@@ -424,6 +433,7 @@ typedef struct model_case {
     gpp_model *model;
     gpp_tensor x, target, y, grad_x;
     bool floats;
+    int replicas;
 } model_case;
 
 static void run_model_on(gpp_comm *comm, void *arg)
@@ -433,14 +443,14 @@ static void run_model_on(gpp_comm *comm, void *arg)
     const test_array *losses = test_vector_find(v, "loss"),
                      *eval = test_vector_find(v, "y_eval_after");
     is_first = gpp_comm_rank(comm) <= 0;
-    gpp_pipe *p = model_pipe(v, c->model, comm);
+    gpp_pipe *p = model_pipe(v, c->model, comm, c->replicas);
     OK(gpp_pipe_gradients(p, &c->x, &c->target, &c->y, c->floats ? &c->grad_x : NULL, NULL, &err));
     result(v, "y", c->y.data, test_tensor_count(&c->y));
     if (c->floats)
         result(v, "grad.x", c->grad_x.data, test_tensor_count(&c->grad_x));
     gradients(v, p);
     gpp_pipe_free(p);
-    p = model_pipe(v, c->model, comm);
+    p = model_pipe(v, c->model, comm, c->replicas);
     float *loss = test_room((size_t)losses->count * sizeof *loss);
     for (int64_t s = 0; s < losses->count; s++) {
         double value;
@@ -458,7 +468,7 @@ static void run_model_on(gpp_comm *comm, void *arg)
 }
 
 /* @param ranks  1: this process alone */
-static void run_model(const test_vector *v, int ranks)
+static void run_model(const test_vector *v, int ranks, int replicas)
 {
     const test_array *x = test_vector_find(v, "x");
     model_case c = {v,
@@ -467,7 +477,8 @@ static void run_model(const test_vector *v, int ranks)
                     tensor_of(test_vector_find(v, "target")),
                     room_for(test_vector_find(v, "y")),
                     room_for(x),
-                    test_vector_find(v, "grad.x") != NULL};
+                    test_vector_find(v, "grad.x") != NULL,
+                    replicas};
     if (ranks == 1)
         run_model_on(NULL, &c);
     else
@@ -520,7 +531,7 @@ ParameterizedTest(file_name *file, vectors, every_file_is_met_by_a_pipe)
     else if (!strcmp(kind, "loss"))
         run_loss(v);
     else if (!strcmp(kind, "model"))
-        run_model(v, 1);
+        run_model(v, 1, 1);
     else if (!strncmp(test_vector_word(v, "optimizer"), "clip_grad_norm", 14))
         run_clipping(v);
     else
@@ -544,7 +555,7 @@ Test(vectors, every_model_is_met_by_a_pipe_over_ranks)
         cr_assert(v, "%s: %s", names[k], why);
         bool model = !strcmp(test_vector_word(v, "kind"), "model");
         for (int ranks = 2; ranks <= 3 && model; ranks++)
-            run_model(v, ranks);
+            run_model(v, ranks, 1);
         models += model;
         test_vector_close(v);
     }
@@ -552,3 +563,20 @@ Test(vectors, every_model_is_met_by_a_pipe_over_ranks)
     cr_expect_gt(models, 0);
 }
 #endif
+
+Test(vectors, every_model_is_met_by_replicas)
+{
+    char **names, why[128] = "";
+    int count = test_vectors_list(&names);
+    if (count <= 0)
+        cr_skip_test("no reference vectors");
+    for (int k = 0; k < count; k++) {
+        test_vector *v = test_vector_open(names[k], why);
+        cr_assert(v, "%s: %s", names[k], why);
+        if (!strcmp(test_vector_word(v, "kind"), "model"))
+            run_model(v, 1, 2);
+        test_vector_close(v);
+    }
+    test_vectors_free(names, count);
+    cr_expect_gt(replicated, 10, "%d pipes with replicas", replicated);
+}
