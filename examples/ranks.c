@@ -3,6 +3,7 @@
  * or, for a try without a launcher, threads of one:
  *
  *     mpirun -n 2 ranks
+ *     mpirun -n 2 ranks --replicas 2      each trains on half of every mini-batch
  *     ranks --threads 2
  *
  * Every rank makes the same calls. Rank 0 prints.
@@ -15,6 +16,8 @@
 #include <string.h>
 
 enum { ROWS = 64, STEPS = 200, MOST_THREADS = 16 };
+
+static int replicas = 1;
 
 /* Only the first partition reads x, only the last one reads the target. The ranks in between could
  * leave both out; they must know the shapes. */
@@ -46,6 +49,7 @@ static gpp_status run(gpp_comm *comm)
     gpp_pipe_options options = GPP_PIPE_OPTIONS_INIT;
     options.comm = comm;
     options.partitions = 3; /* in blocks over the ranks */
+    options.replicas = replicas;
     options.chunks = 4;
     options.loss = "cross_entropy";
     options.optimizer = "sgd lr=0.05 momentum=0.9";
@@ -93,8 +97,11 @@ int main(int argc, char *argv[])
 {
     gpp_error err = GPP_ERROR_INIT;
     gpp_comm *comm;
-    if (argc == 3 && !strcmp(argv[1], "--threads"))
-        return run_threads(atoi(argv[2]));
+    int threads = 0;
+    for (int k = 1; k + 1 < argc; k += 2)
+        *(strcmp(argv[k], "--threads") ? &replicas : &threads) = atoi(argv[k + 1]);
+    if (threads)
+        return run_threads(threads);
     if (gpp_comm_world(&comm, &err) != GPP_OK) {
         fprintf(stderr, "%s\n", err.msg);
         return 1;

@@ -451,7 +451,8 @@ thread_sanitized_ranks() {
         echo "examples/ranks.c is built only where there is MPI"
         return 77
     fi
-    thread_sanitized build/tsan/examples/ranks --threads 3
+    thread_sanitized build/tsan/examples/ranks --threads 3 &&
+        thread_sanitized build/tsan/examples/ranks --threads 3 --replicas 2
 }
 
 # Random tests have had all their draws before.
