@@ -1,5 +1,6 @@
 /*
- * codelets/cpu/dnnl.c: see dnnl.h. Written to oneDNN 2.6's C interface.
+ * codelets/cpu/dnnl.c: see dnnl.h. Written to the C interfaces of oneDNN 2.6 and 3: in 3 memory
+ * descriptions are objects, and a convolution is described in one call.
  *
  * Each thread has memory objects of its own, which are made once and get their pointers at every
  * run. A pointer that has not changed is not set again, because oneDNN clears the padding of
@@ -49,7 +50,59 @@ static gpp_status fail(gpp_error *err, dnnl_status_t status, const char *what)
     return gpp__fail(err, GPP_EKERNEL, "oneDNN: %s: status %d", what, (int)status);
 }
 
-/* --- descriptions ----------------------------------------------------------------------------- */
+/* --- descriptions of memory ------------------------------------------------------------------- */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t md_view;
+
+static md_view view(const dnnl_memory_desc_t *d)
+{
+    return *d;
+}
+
+static dnnl_status_t md_new(dnnl_memory_desc_t *d, int rank, const dnnl_dims_t dims,
+                            dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_create_with_tag(d, rank, dims, dnnl_f32, tag);
+}
+
+static dnnl_status_t md_copy(dnnl_memory_desc_t *d, md_view from)
+{
+    return dnnl_memory_desc_clone(d, from);
+}
+
+static void md_free(dnnl_memory_desc_t *d)
+{
+    if (*d)
+        dnnl_memory_desc_destroy(*d);
+}
+#else
+typedef const dnnl_memory_desc_t *md_view;
+
+static md_view view(const dnnl_memory_desc_t *d)
+{
+    return d;
+}
+
+static dnnl_status_t md_new(dnnl_memory_desc_t *d, int rank, const dnnl_dims_t dims,
+                            dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_init_by_tag(d, rank, dims, dnnl_f32, tag);
+}
+
+static dnnl_status_t md_copy(dnnl_memory_desc_t *d, md_view from)
+{
+    *d = *from;
+    return dnnl_success;
+}
+
+static void md_free(dnnl_memory_desc_t *d)
+{
+    (void)d;
+}
+#endif
+
+/* --- descriptions of convolutions ------------------------------------------------------------- */
 
 struct gpp__dnnl_conv {
     gpp__conv_shape shape;
@@ -70,52 +123,100 @@ static dnnl_status_t plain_desc(const gpp__conv_shape *s, dnnl_format_tag_t tag,
     dnnl_dims_t grouped = {g, s->out_channels / g, s->in_channels / g, s->kernel[0], s->kernel[1]};
     if (tag == dnnl_format_tag_undef)
         tag = g > 1 ? dnnl_goihw : dnnl_oihw;
-    return dnnl_memory_desc_init_by_tag(d, g > 1 ? 5 : 4, g > 1 ? grouped : dense, dnnl_f32, tag);
+    return g > 1 ? md_new(d, 5, grouped, tag) : md_new(d, 4, dense, tag);
 }
 
-/* Describe `way` for `rows` with the given weights. `hint`: the forward's description. */
-static dnnl_status_t describe(const gpp__conv_shape *s, gpp__conv_way way, int64_t rows,
-                              dnnl_engine_t engine, const dnnl_memory_desc_t *weights,
-                              const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+/* The tensors of a convolution, and where it is. */
+typedef struct tensors {
+    dnnl_memory_desc_t x, y, bias;
+    dnnl_dims_t stride, dilation, pad;
+} tensors;
+
+static void tensors_free(tensors *t)
+{
+    md_free(&t->x);
+    md_free(&t->y);
+    md_free(&t->bias);
+}
+
+static dnnl_status_t tensors_init(tensors *t, const gpp__conv_shape *s, int64_t rows)
 {
     dnnl_dims_t xd = {rows, s->in_channels, s->in[0], s->in[1]}, bd = {s->out_channels};
     dnnl_dims_t yd = {rows, s->out_channels, s->out[0], s->out[1]};
-    dnnl_dims_t dilation = {s->dilation[0] - 1, s->dilation[1] - 1};
-    dnnl_dims_t stride = {s->stride[0], s->stride[1]}, pad = {s->padding[0], s->padding[1]};
-    dnnl_memory_desc_t x, y, bias;
-    dnnl_convolution_desc_t d;
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&x, 4, xd, dnnl_f32, dnnl_nhwc);
+    *t = (tensors){.stride = {s->stride[0], s->stride[1]},
+                   .dilation = {s->dilation[0] - 1, s->dilation[1] - 1},
+                   .pad = {s->padding[0], s->padding[1]}};
+    dnnl_status_t status = md_new(&t->x, 4, xd, dnnl_nhwc);
     if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_tag(&y, 4, yd, dnnl_f32, dnnl_nhwc);
-    if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_tag(&bias, 1, bd, dnnl_f32, dnnl_a);
-    if (status != dnnl_success)
-        return status;
-    const dnnl_memory_desc_t *b = s->bias ? &bias : NULL;
+        status = md_new(&t->y, 4, yd, dnnl_nhwc);
+    return status == dnnl_success ? md_new(&t->bias, 1, bd, dnnl_a) : status;
+}
+
+#if DNNL_VERSION_MAJOR >= 3
+static dnnl_status_t make_desc(const tensors *t, gpp__conv_way way, dnnl_engine_t engine,
+                               md_view weights, md_view bias, const_dnnl_primitive_desc_t hint,
+                               dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
+{
     if (way == GPP__CONV_FORWARD)
-        status = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training,
-                                                            dnnl_convolution_direct, &x, weights, b,
-                                                            &y, stride, dilation, pad, pad);
+        return dnnl_convolution_forward_primitive_desc_create(
+            out, engine, dnnl_forward_training, dnnl_convolution_direct, t->x, weights, bias, t->y,
+            t->stride, t->dilation, t->pad, t->pad, attr);
+    if (way == GPP__CONV_DATA)
+        return dnnl_convolution_backward_data_primitive_desc_create(
+            out, engine, dnnl_convolution_direct, t->x, weights, t->y, t->stride, t->dilation,
+            t->pad, t->pad, hint, attr);
+    return dnnl_convolution_backward_weights_primitive_desc_create(
+        out, engine, dnnl_convolution_direct, t->x, weights, bias, t->y, t->stride, t->dilation,
+        t->pad, t->pad, hint, attr);
+}
+#else
+static dnnl_status_t make_desc(const tensors *t, gpp__conv_way way, dnnl_engine_t engine,
+                               md_view weights, md_view bias, const_dnnl_primitive_desc_t hint,
+                               dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out)
+{
+    dnnl_convolution_desc_t d;
+    dnnl_status_t status;
+    if (way == GPP__CONV_FORWARD)
+        status = dnnl_dilated_convolution_forward_desc_init(
+            &d, dnnl_forward_training, dnnl_convolution_direct, &t->x, weights, bias, &t->y,
+            t->stride, t->dilation, t->pad, t->pad);
     else if (way == GPP__CONV_DATA)
-        status = dnnl_dilated_convolution_backward_data_desc_init(
-            &d, dnnl_convolution_direct, &x, weights, &y, stride, dilation, pad, pad);
+        status = dnnl_dilated_convolution_backward_data_desc_init(&d, dnnl_convolution_direct,
+                                                                  &t->x, weights, &t->y, t->stride,
+                                                                  t->dilation, t->pad, t->pad);
     else
         status = dnnl_dilated_convolution_backward_weights_desc_init(
-            &d, dnnl_convolution_direct, &x, weights, b, &y, stride, dilation, pad, pad);
-    dnnl_primitive_attr_t attr;
-    if (status != dnnl_success || (status = dnnl_primitive_attr_create(&attr)) != dnnl_success)
-        return status;
-    status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+            &d, dnnl_convolution_direct, &t->x, weights, bias, &t->y, t->stride, t->dilation,
+            t->pad, t->pad);
+    return status == dnnl_success ? dnnl_primitive_desc_create(out, &d, attr, engine, hint)
+                                  : status;
+}
+#endif
+
+/* Describe `way` for `rows` with the given weights. `hint`: the forward's description. */
+static dnnl_status_t describe(const gpp__conv_shape *s, gpp__conv_way way, int64_t rows,
+                              dnnl_engine_t engine, md_view weights,
+                              const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+{
+    tensors t;
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_status_t status = tensors_init(&t, s, rows);
     if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(out, &d, attr, engine, hint);
-    dnnl_primitive_attr_destroy(attr);
+        status = dnnl_primitive_attr_create(&attr);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success)
+        status =
+            make_desc(&t, way, engine, weights, s->bias ? view(&t.bias) : NULL, hint, attr, out);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    tensors_free(&t);
     return status;
 }
 
 /* As describe, making the forward's description first where `way` needs it as a hint. */
 static dnnl_status_t describe_way(const gpp__dnnl_conv *c, gpp__conv_way way, int64_t rows,
-                                  const dnnl_memory_desc_t *forward,
-                                  const dnnl_memory_desc_t *weights, dnnl_primitive_desc_t *out)
+                                  md_view forward, md_view weights, dnnl_primitive_desc_t *out)
 {
     if (way == GPP__CONV_FORWARD)
         return describe(&c->shape, way, rows, c->engine, weights, NULL, out);
@@ -131,8 +232,8 @@ static dnnl_status_t describe_way(const gpp__dnnl_conv *c, gpp__conv_way way, in
 
 /* --- layouts of weights ----------------------------------------------------------------------- */
 
-static dnnl_status_t make_reorder(dnnl_engine_t engine, const dnnl_memory_desc_t *from,
-                                  const dnnl_memory_desc_t *to, dnnl_primitive_t *out)
+static dnnl_status_t make_reorder(dnnl_engine_t engine, md_view from, md_view to,
+                                  dnnl_primitive_t *out)
 {
     dnnl_primitive_desc_t desc;
     dnnl_status_t status =
@@ -144,8 +245,7 @@ static dnnl_status_t make_reorder(dnnl_engine_t engine, const dnnl_memory_desc_t
     return status;
 }
 
-static dnnl_status_t choose_weights(gpp__dnnl_conv *c, gpp__conv_way way,
-                                    const dnnl_memory_desc_t *any)
+static dnnl_status_t choose_weights(gpp__dnnl_conv *c, gpp__conv_way way, md_view any)
 {
     dnnl_primitive_desc_t desc;
     dnnl_status_t status = describe_way(c, way, c->rows, any, any, &desc);
@@ -153,18 +253,19 @@ static dnnl_status_t choose_weights(gpp__dnnl_conv *c, gpp__conv_way way,
         return status;
     dnnl_query_t what =
         way == GPP__CONV_WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
-    c->weights[way] = *dnnl_primitive_desc_query_md(desc, what, 0);
+    status = md_copy(&c->weights[way], dnnl_primitive_desc_query_md(desc, what, 0));
     const char *name = "";
     dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
     strncpy(c->name[way], name, sizeof c->name[way] - 1);
     dnnl_primitive_desc_destroy(desc);
-    const dnnl_memory_desc_t *from = &c->plain, *to = &c->weights[way];
-    if (way == GPP__CONV_WEIGHTS)
-        from = to, to = &c->plain;
-    status = make_reorder(c->engine, from, to, &c->reorder[way]);
+    if (status != dnnl_success)
+        return status;
+    md_view plain = view(&c->plain), packed = view(&c->weights[way]);
+    bool unpack = way == GPP__CONV_WEIGHTS;
+    status =
+        make_reorder(c->engine, unpack ? packed : plain, unpack ? plain : packed, &c->reorder[way]);
     if (status == dnnl_success)
-        status = dnnl_memory_create(&c->packed_memory[way], &c->weights[way], c->engine,
-                                    DNNL_MEMORY_NONE);
+        status = dnnl_memory_create(&c->packed_memory[way], packed, c->engine, DNNL_MEMORY_NONE);
     return status;
 }
 
@@ -179,14 +280,15 @@ static dnnl_status_t conv_init(gpp__dnnl_conv *c, const char **what)
         return status;
     *what = "weights of a convolution";
     if ((status = plain_desc(&c->shape, dnnl_format_tag_undef, &c->plain)) != dnnl_success ||
-        (status = plain_desc(&c->shape, dnnl_format_tag_any, &any)) != dnnl_success ||
-        (status = dnnl_memory_create(&c->plain_memory, &c->plain, c->engine, DNNL_MEMORY_NONE)) !=
-            dnnl_success)
+        (status = dnnl_memory_create(&c->plain_memory, view(&c->plain), c->engine,
+                                     DNNL_MEMORY_NONE)) != dnnl_success ||
+        (status = plain_desc(&c->shape, dnnl_format_tag_any, &any)) != dnnl_success)
         return status;
     for (int way = 0; way < GPP__CONV_WAYS && status == dnnl_success; way++) {
         *what = way_name[way];
-        status = choose_weights(c, (gpp__conv_way)way, &any);
+        status = choose_weights(c, (gpp__conv_way)way, view(&any));
     }
+    md_free(&any);
     return status;
 }
 
@@ -218,8 +320,10 @@ void gpp__dnnl_conv_free(gpp__dnnl_conv *c)
     for (int way = 0; way < GPP__CONV_WAYS; way++) {
         dnnl_memory_destroy(c->packed_memory[way]);
         dnnl_primitive_destroy(c->reorder[way]);
+        md_free(&c->weights[way]);
     }
     dnnl_memory_destroy(c->plain_memory);
+    md_free(&c->plain);
     dnnl_stream_destroy(c->stream);
     dnnl_engine_destroy(c->engine);
     free(c);
@@ -227,13 +331,13 @@ void gpp__dnnl_conv_free(gpp__dnnl_conv *c)
 
 size_t gpp__dnnl_conv_bytes(const gpp__dnnl_conv *conv, gpp__conv_way way)
 {
-    return dnnl_memory_desc_get_size(&conv->weights[way]);
+    return dnnl_memory_desc_get_size(view(&conv->weights[way]));
 }
 
 bool gpp__dnnl_conv_shared(const gpp__dnnl_conv *conv)
 {
-    return dnnl_memory_desc_equal(&conv->weights[GPP__CONV_FORWARD],
-                                  &conv->weights[GPP__CONV_DATA]);
+    return dnnl_memory_desc_equal(view(&conv->weights[GPP__CONV_FORWARD]),
+                                  view(&conv->weights[GPP__CONV_DATA]));
 }
 
 const char *gpp__dnnl_conv_name(const gpp__dnnl_conv *conv, gpp__conv_way way)
@@ -311,7 +415,8 @@ static dnnl_status_t make_sets(gpp__dnnl_kernel *k, dnnl_engine_t engine)
         status = dnnl_stream_create(&s->stream, engine, dnnl_stream_default_flags);
         for (int a = 0; a < ARGS && status == dnnl_success; a++)
             if (k->arg[a])
-                status = dnnl_memory_create(&s->memory[a], &k->desc[a], engine, DNNL_MEMORY_NONE);
+                status =
+                    dnnl_memory_create(&s->memory[a], view(&k->desc[a]), engine, DNNL_MEMORY_NONE);
     }
     return status;
 }
@@ -319,16 +424,18 @@ static dnnl_status_t make_sets(gpp__dnnl_kernel *k, dnnl_engine_t engine)
 static dnnl_status_t kernel_init(gpp__dnnl_kernel *k, const gpp__dnnl_conv *c, int64_t rows)
 {
     dnnl_primitive_desc_t desc;
-    dnnl_status_t status =
-        describe_way(c, k->way, rows, &c->weights[GPP__CONV_FORWARD], &c->weights[k->way], &desc);
+    dnnl_status_t status = describe_way(c, k->way, rows, view(&c->weights[GPP__CONV_FORWARD]),
+                                        view(&c->weights[k->way]), &desc);
     if (status != dnnl_success)
         return status;
-    for (int a = 0; a < ARGS; a++) {
+    for (int a = 0; a < ARGS && status == dnnl_success; a++) {
         k->arg[a] = a == BIAS && !c->shape.bias ? 0 : argument[k->way][a];
         if (k->arg[a])
-            k->desc[a] = *dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, k->arg[a]);
+            status = md_copy(&k->desc[a],
+                             dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, k->arg[a]));
     }
-    status = dnnl_primitive_create(&k->primitive, desc);
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&k->primitive, desc);
     dnnl_primitive_desc_destroy(desc);
     return status == dnnl_success ? make_sets(k, c->engine) : status;
 }
@@ -381,13 +488,15 @@ void gpp__dnnl_kernel_free(gpp__dnnl_kernel *k)
         dnnl_stream_destroy(k->set[t].stream);
     }
     dnnl_primitive_destroy(k->primitive);
+    for (int a = 0; a < ARGS; a++)
+        md_free(&k->desc[a]);
     free(k->set);
     free(k);
 }
 
 size_t gpp__dnnl_kernel_scratch(const gpp__dnnl_kernel *kernel)
 {
-    return dnnl_memory_desc_get_size(&kernel->desc[SCRATCH]) + kernel->missing_scratch;
+    return dnnl_memory_desc_get_size(view(&kernel->desc[SCRATCH])) + kernel->missing_scratch;
 }
 
 gpp_status gpp__dnnl_run(const gpp__dnnl_kernel *k, int thread, const gpp__dnnl_args *args)

@@ -1,6 +1,5 @@
 /*
- * codelets/cpu/dnnl.h: convolutions from oneDNN. The only place that knows its interface (2.6 here;
- * 3.x describes primitives differently, and only dnnl.c would change).
+ * codelets/cpu/dnnl.h: convolutions from oneDNN, 2.6 or 3. The only place that knows its interface.
  *
  * Images are channels-last. Weights have a layout of the library's choice for each of the three
  * ways through a convolution; it is chosen once (gpp__dnnl_conv) and every primitive, whatever its
