@@ -551,7 +551,7 @@ symbols() {
     mpi=$(find "$prefix" -name libgridpipe_mpi.so)
     nm -D --defined-only "$library" ${mpi:+"$mpi"} | awk 'NF == 3 { print $3 }' >"$logs/defined"
     nm -D --undefined-only "$library" | awk '{print $2}' | sed 's/@.*//' >"$logs/undefined"
-    ! grep -v -E '^gpp_[a-z]|^gpp__(fail|comm_init|comm_release|comm_gather)$' "$logs/defined" &&
+    ! grep -v -E '^gpp_[a-z]|^gpp__(fail|comm_init|comm_release|comm_gather|handle_data)$' "$logs/defined" &&
         ! grep -x -E 'exit|_exit|_Exit|abort|quick_exit|__assert_fail|printf|puts|putchar|perror|stdout|stderr|__printf_chk' \
             "$logs/undefined"
 }

@@ -362,9 +362,12 @@ static gpp_status wait_forward(const gpp__kernel *k, const gpp__run *run, const 
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += 30;
     gpp__handle *next = prefetching->slots[GPP__EDGE][0].handle[1];
-    while (run->row0[0] == 0 && !(prefetched = on_its_way(next))) {
+    while (run->row0[0] == 0) {
+        bool there = on_its_way(next);
+        prefetched = there;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))
+        if (there || now.tv_sec > end.tv_sec ||
+            (now.tv_sec == end.tv_sec && now.tv_nsec > end.tv_nsec))
             break;
     }
     memcpy(io->out[0], io->in[0], (size_t)k->rows * gpp__desc_bytes(&k->layer->in[0]));

@@ -14,7 +14,7 @@
 VECTORISED static void exponentials(const float *x, float scale, float shift, int64_t count,
                                     float *e)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++) {
         const float rounder = 0x1.8p23f;
         float v = x[k] * scale - shift;

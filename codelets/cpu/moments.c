@@ -231,7 +231,7 @@ VECTORISED static void line_products(int64_t count, const float *x, const float 
 VECTORISED static void line_map(int64_t count, const float *x, float shift, float scale,
                                 float offset, float *y)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = (x[k] - shift) * scale + offset;
 }
@@ -239,7 +239,7 @@ VECTORISED static void line_map(int64_t count, const float *x, float shift, floa
 VECTORISED static void line_mix(int64_t count, const float *x, const float *dy, float shift,
                                 float p, float q, float r, float *dx)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         dx[k] = dy[k] * p + (x[k] - shift) * q + r;
 }

@@ -84,7 +84,7 @@ static float grad_of_target(const terms *o, int64_t t, double e, double sum)
 /* --- classes side by side --------------------------------------------------------------------- */
 
 /* The sum of count <= CHUNK numbers, by halves. */
-VECTORISED static float sum_chunk(const float *x, int64_t count)
+VECTORISED static float sum_numbers(const float *x, int64_t count)
 {
     float s[CHUNK];
     int64_t width = 1;
@@ -130,7 +130,7 @@ static double run_position(const terms *o, const float *y, int64_t t, float *gra
         int64_t n = o->classes - at < CHUNK ? o->classes - at : CHUNK;
         float *place = grad ? grad + at : e;
         gpp__exponentials(y + at, 1, shift, n, place);
-        sum += (double)sum_chunk(place, n);
+        sum += (double)sum_numbers(place, n);
     }
     if (grad) {
         float of_target = grad_of_target(o, t, grad[t], sum);

@@ -228,9 +228,10 @@ typedef struct channel_pass {
     int units;
 } channel_pass;
 
-VECTORISED static void multiply(const float *x, const float *factor, float *y, int64_t count)
+VECTORISED static void multiply_channels(const float *x, const float *factor, float *y,
+                                         int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = x[k] * factor[k];
 }
@@ -242,8 +243,8 @@ static void channel_unit(void *arg, int unit, int thread)
     (void)thread;
     gpp__share(p->count, p->units, unit, 1, &begin, &end);
     for (int64_t k = begin; k < end; k++)
-        multiply(p->x + k * p->channels, p->factor + k / p->pixels * p->channels,
-                 p->y + k * p->channels, p->channels);
+        multiply_channels(p->x + k * p->channels, p->factor + k / p->pixels * p->channels,
+                          p->y + k * p->channels, p->channels);
 }
 
 static gpp_status apply2d(const gpp__kernel *kernel, const gpp__run *run, float *factor,

@@ -21,7 +21,7 @@ static const gpp__key elu_keys[] = {
 VECTORISED static void elu_of(const void *attr, const float *x, float *y, int64_t count)
 {
     const float alpha = (float)((const gpp__elu_attr *)attr)->alpha;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(x[k] > 0.0f, x[k], alpha * gpp__expm1(x[k]));
 }
@@ -30,7 +30,7 @@ VECTORISED static void elu_slope(const void *attr, const float *y, const float *
                                  float *grad_x, int64_t count)
 {
     const float alpha = (float)((const gpp__elu_attr *)attr)->alpha;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = gpp__pick(y[k] > 0.0f, grad_y[k], grad_y[k] * (y[k] + alpha));
 }

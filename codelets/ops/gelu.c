@@ -85,21 +85,21 @@ GPP__ELEMENT float by_tanh_slope(float x)
 
 VECTORISED static void exact_of(const float *x, float *y, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = exact(x[k]);
 }
 
 VECTORISED static void by_tanh_of(const float *x, float *y, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = by_tanh(x[k]);
 }
 
 VECTORISED static void exact_back(const float *x, const float *grad_y, float *grad_x, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = grad_y[k] * exact_slope(x[k]);
 }
@@ -107,7 +107,7 @@ VECTORISED static void exact_back(const float *x, const float *grad_y, float *gr
 VECTORISED static void by_tanh_back(const float *x, const float *grad_y, float *grad_x,
                                     int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = grad_y[k] * by_tanh_slope(x[k]);
 }

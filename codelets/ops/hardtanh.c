@@ -27,7 +27,7 @@ VECTORISED static void hardtanh_of(const void *attr, const float *x, float *y, i
 {
     const float max = (float)((const gpp__hardtanh_attr *)attr)->max;
     const float min = (float)((const gpp__hardtanh_attr *)attr)->min;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__clamp(x[k], min, max);
 }
@@ -37,7 +37,7 @@ VECTORISED static void hardtanh_slope(const void *attr, const float *y, const fl
 {
     const float max = (float)((const gpp__hardtanh_attr *)attr)->max;
     const float min = (float)((const gpp__hardtanh_attr *)attr)->min;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = y[k] <= min || y[k] >= max ? 0.0f : grad_y[k];
 }

@@ -186,10 +186,10 @@ typedef struct sum {
     int64_t count;
 } sum;
 
-/* ivdep: source and destination are the same memory or do not overlap. */
+/* Independent: source and destination are the same memory or do not overlap. */
 VECTORISED static void add_two(const float *a, const float *b, float *out, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         out[k] = a[k] + b[k];
 }

@@ -21,7 +21,7 @@ static const gpp__key leaky_relu_keys[] = {
 VECTORISED static void leaky_relu_of(const void *attr, const float *x, float *y, int64_t count)
 {
     const float slope = (float)((const gpp__leaky_relu_attr *)attr)->slope;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(x[k] > 0.0f, x[k], slope * x[k]);
 }
@@ -30,7 +30,7 @@ VECTORISED static void leaky_relu_slope(const void *attr, const float *y, const 
                                         float *grad_x, int64_t count)
 {
     const float slope = (float)((const gpp__leaky_relu_attr *)attr)->slope;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = gpp__pick(y[k] > 0.0f, grad_y[k], slope * grad_y[k]);
 }

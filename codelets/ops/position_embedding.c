@@ -69,10 +69,10 @@ static pass pass_of(const gpp__kernel *kernel)
     return p;
 }
 
-/* ivdep: x and y are the same memory or apart. */
+/* Independent: x and y are the same memory or apart. */
 VECTORISED static void add_position(int64_t count, const float *x, const float *w, float *y)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = x[k] + w[k];
 }

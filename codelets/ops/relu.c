@@ -10,17 +10,17 @@
 
 #define UNIT ((int64_t)1 << 16) /* elements a thread takes at a time */
 
-/* ivdep: source and destination are the same memory or do not overlap. */
+/* Independent: source and destination are the same memory or do not overlap. */
 VECTORISED static void clip(const float *x, float *y, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = 0.0f > x[k] ? 0.0f : x[k];
 }
 
 VECTORISED static void gate(const float *y, const float *grad_y, float *grad_x, int64_t count)
 {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = y[k] <= 0.0f ? 0.0f : grad_y[k];
 }

@@ -8,7 +8,7 @@
 VECTORISED static void relu6_of(const void *attr, const float *x, float *y, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__clamp(x[k], 0.0f, 6.0f);
 }
@@ -17,7 +17,7 @@ VECTORISED static void relu6_slope(const void *attr, const float *y, const float
                                    float *grad_x, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = y[k] <= 0.0f || y[k] >= 6.0f ? 0.0f : grad_y[k];
 }

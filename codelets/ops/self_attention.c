@@ -378,7 +378,7 @@ VECTORISED static float dot_of(const float *x, const float *y, int64_t count)
     return s[0];
 }
 
-VECTORISED static void times(float *x, float factor, int64_t count)
+VECTORISED static void scale_by(float *x, float factor, int64_t count)
 {
     for (int64_t k = 0; k < count; k++)
         x[k] *= factor;
@@ -425,7 +425,7 @@ static void forward_head(const pass *p, const head *h, const room *m)
         softmax_strip(p, i, n, seen, m, norm);
         strip_times(p, n, seen, m->score, m->step, m->v, o, p->width);
         for (int64_t k = 0; k < n; k++)
-            times(o + k * p->width, norm[2 * k + 1], p->depth);
+            scale_by(o + k * p->width, norm[2 * k + 1], p->depth);
     }
 }
 
@@ -438,7 +438,7 @@ static void probabilities(const pass *p, const head *h, int64_t first, int64_t n
         const float *norm = h->norm + 2 * (first + i);
         int64_t keys = keys_of(p, first + i);
         gpp__exponentials(prob, p->scale, norm[0], keys, prob);
-        times(prob, norm[1], keys);
+        scale_by(prob, norm[1], keys);
         score_gradient(prob, dot_of(prob, dp, keys), p->scale, keys, dp);
         memset(prob + keys, 0, (size_t)(seen - keys) * sizeof *prob);
         memset(dp + keys, 0, (size_t)(seen - keys) * sizeof *dp);

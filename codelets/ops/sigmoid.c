@@ -8,7 +8,7 @@
 VECTORISED static void sigmoid_of(const void *attr, const float *x, float *y, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__sigmoid(x[k]);
 }
@@ -17,7 +17,7 @@ VECTORISED static void sigmoid_slope(const void *attr, const float *y, const flo
                                      float *grad_x, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = grad_y[k] * (y[k] * (1.0f - y[k]));
 }

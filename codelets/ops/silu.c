@@ -15,7 +15,7 @@ GPP__ELEMENT float silu_slope_at(float x)
 VECTORISED static void silu_of(const void *attr, const float *x, float *y, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = x[k] * gpp__sigmoid(x[k]);
 }
@@ -24,7 +24,7 @@ VECTORISED static void silu_slope(const void *attr, const float *x, const float 
                                   float *grad_x, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = grad_y[k] * silu_slope_at(x[k]);
 }

@@ -107,19 +107,18 @@ VECTORISED static double row_mean(bool log, const float *y, const float *g, int6
     return log ? up[0] : up[0] / down[0];
 }
 
-/* The last steps, for a row with one `top` and `scale`. ivdep: source and destination are the same
+/* The last steps, for a row with one `top` and `scale`. Independent: source and destination are the same
  * memory or do not overlap. */
 VECTORISED static void finish(bool log, const float *x, float top, float scale, float *y,
                               int64_t count)
 {
     if (log)
-#pragma GCC ivdep
-        for (int64_t k = 0; k < count; k++)
-            y[k] = (x[k] - top) - scale;
-    else
-#pragma GCC ivdep
-        for (int64_t k = 0; k < count; k++)
-            y[k] = weight_of(x[k] - top) * scale;
+        INDEPENDENT
+    for (int64_t k = 0; k < count; k++)
+        y[k] = (x[k] - top) - scale;
+    else INDEPENDENT
+    for (int64_t k = 0; k < count; k++)
+        y[k] = weight_of(x[k] - top) * scale;
 }
 
 VECTORISED static void finish_back(bool log, const float *y, const float *grad_y, double mean,
@@ -127,13 +126,12 @@ VECTORISED static void finish_back(bool log, const float *y, const float *grad_y
 {
     float sum = (float)mean;
     if (log)
-#pragma GCC ivdep
-        for (int64_t k = 0; k < count; k++)
-            grad_x[k] = grad_y[k] - weight_of(y[k]) * sum;
-    else
-#pragma GCC ivdep
-        for (int64_t k = 0; k < count; k++)
-            grad_x[k] = y[k] * (float)((double)grad_y[k] - mean);
+        INDEPENDENT
+    for (int64_t k = 0; k < count; k++)
+        grad_x[k] = grad_y[k] - weight_of(y[k]) * sum;
+    else INDEPENDENT
+    for (int64_t k = 0; k < count; k++)
+        grad_x[k] = y[k] * (float)((double)grad_y[k] - mean);
 }
 
 static void row_forward(bool is_log, const float *x, float *y, int64_t count)
@@ -170,13 +168,12 @@ VECTORISED static void columns_forward(bool is_log, const float *x, float *y, in
         const float *from = x + k * step;
         float *to = y + k * step;
         if (is_log)
-#pragma GCC ivdep
-            for (int c = 0; c < columns; c++)
-                to[c] = (from[c] - top[c]) - scale[c];
-        else
-#pragma GCC ivdep
-            for (int c = 0; c < columns; c++)
-                to[c] = weight_of(from[c] - top[c]) * scale[c];
+            INDEPENDENT
+        for (int c = 0; c < columns; c++)
+            to[c] = (from[c] - top[c]) - scale[c];
+        else INDEPENDENT
+        for (int c = 0; c < columns; c++)
+            to[c] = weight_of(from[c] - top[c]) * scale[c];
     }
 }
 
@@ -198,13 +195,12 @@ VECTORISED static void columns_backward(bool log, const float *y, const float *g
         const float *of = y + k * step, *from = grad_y + k * step;
         float *to = grad_x + k * step;
         if (log)
-#pragma GCC ivdep
-            for (int c = 0; c < columns; c++)
-                to[c] = from[c] - weight_of(of[c]) * (float)up[c];
-        else
-#pragma GCC ivdep
-            for (int c = 0; c < columns; c++)
-                to[c] = of[c] * (float)((double)from[c] - up[c]);
+            INDEPENDENT
+        for (int c = 0; c < columns; c++)
+            to[c] = from[c] - weight_of(of[c]) * (float)up[c];
+        else INDEPENDENT
+        for (int c = 0; c < columns; c++)
+            to[c] = of[c] * (float)((double)from[c] - up[c]);
     }
 }
 

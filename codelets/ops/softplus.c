@@ -33,7 +33,7 @@ VECTORISED static void softplus_of(const void *attr, const float *x, float *y, i
 {
     const float beta = (float)((const gpp__softplus_attr *)attr)->beta;
     const float threshold = (float)((const gpp__softplus_attr *)attr)->threshold;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = gpp__pick(beta * x[k] > threshold, x[k], softplus_one(beta * x[k]) / beta);
 }
@@ -43,7 +43,7 @@ VECTORISED static void softplus_slope(const void *attr, const float *x, const fl
 {
     const float beta = (float)((const gpp__softplus_attr *)attr)->beta;
     const float threshold = (float)((const gpp__softplus_attr *)attr)->threshold;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] =
             gpp__pick(beta * x[k] > threshold, grad_y[k], grad_y[k] * gpp__sigmoid(beta * x[k]));

@@ -15,7 +15,7 @@ GPP__ELEMENT float tanh_one(float x)
 VECTORISED static void tanh_of(const void *attr, const float *x, float *y, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         y[k] = tanh_one(x[k]);
 }
@@ -24,7 +24,7 @@ VECTORISED static void tanh_slope(const void *attr, const float *y, const float 
                                   float *grad_x, int64_t count)
 {
     (void)attr;
-#pragma GCC ivdep
+    INDEPENDENT
     for (int64_t k = 0; k < count; k++)
         grad_x[k] = grad_y[k] * (1.0f - y[k] * y[k]);
 }

@@ -18,9 +18,9 @@ typedef struct adadelta_attr {
     bool maximize;
 } adadelta_attr;
 
-VECTORISED static void descend(gpp__adadelta_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad, float *restrict square,
-                               float *restrict moved)
+VECTORISED static void adadelta_descend(gpp__adadelta_factors f, int64_t count, float *restrict p,
+                                        const float *restrict grad, float *restrict square,
+                                        float *restrict moved)
 {
     for (int64_t k = 0; k < count; k++) {
         float g = f.sign * grad[k] + f.decay * p[k];
@@ -51,7 +51,7 @@ static gpp_status adadelta_update(const void *attr, int64_t t, const double scal
                                   float *param, const float *grad, float *const state[])
 {
     gpp__adadelta_factors f = gpp__adadelta_factors_of(attr, t, scalar);
-    descend(f, count, param, grad, state[0], state[1]);
+    adadelta_descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
 

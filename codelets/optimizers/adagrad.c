@@ -17,8 +17,8 @@ typedef struct adagrad_attr {
     bool maximize;
 } adagrad_attr;
 
-VECTORISED static void descend(gpp__adagrad_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad, float *restrict sum)
+VECTORISED static void adagrad_descend(gpp__adagrad_factors f, int64_t count, float *restrict p,
+                                       const float *restrict grad, float *restrict sum)
 {
     for (int64_t k = 0; k < count; k++) {
         float g = f.sign * grad[k] + f.decay * p[k];
@@ -45,7 +45,7 @@ static gpp_status adagrad_update(const void *attr, int64_t t, const double scala
                                  float *param, const float *grad, float *const state[])
 {
     gpp__adagrad_factors f = gpp__adagrad_factors_of(attr, t, scalar);
-    descend(f, count, param, grad, state[0]);
+    adagrad_descend(f, count, param, grad, state[0]);
     return GPP_OK;
 }
 

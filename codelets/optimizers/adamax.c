@@ -17,8 +17,9 @@ typedef struct adamax_attr {
     bool maximize;
 } adamax_attr;
 
-VECTORISED static void descend(gpp__adamax_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad, float *restrict m, float *restrict u)
+VECTORISED static void adamax_descend(gpp__adamax_factors f, int64_t count, float *restrict p,
+                                      const float *restrict grad, float *restrict m,
+                                      float *restrict u)
 {
     for (int64_t k = 0; k < count; k++) {
         float g = f.sign * grad[k] + f.decay * p[k];
@@ -50,7 +51,7 @@ static gpp_status adamax_update(const void *attr, int64_t t, const double scalar
                                 float *param, const float *grad, float *const state[])
 {
     gpp__adamax_factors f = gpp__adamax_factors_of(attr, t, scalar);
-    descend(f, count, param, grad, state[0], state[1]);
+    adamax_descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
 

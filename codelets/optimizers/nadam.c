@@ -20,8 +20,9 @@ typedef struct nadam_attr {
     double lr, betas[2], eps, weight_decay, momentum_decay;
 } nadam_attr;
 
-VECTORISED static void descend(gpp__nadam_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad, float *restrict m, float *restrict v)
+VECTORISED static void nadam_descend(gpp__nadam_factors f, int64_t count, float *restrict p,
+                                     const float *restrict grad, float *restrict m,
+                                     float *restrict v)
 {
     for (int64_t k = 0; k < count; k++) {
         float g = grad[k] + f.decay * p[k];
@@ -65,7 +66,7 @@ static gpp_status nadam_update(const void *attr, int64_t t, const double scalar[
                                float *param, const float *grad, float *const state[])
 {
     gpp__nadam_factors f = gpp__nadam_factors_of(attr, t, scalar);
-    descend(f, count, param, grad, state[0], state[1]);
+    nadam_descend(f, count, param, grad, state[0], state[1]);
     return GPP_OK;
 }
 

@@ -24,8 +24,8 @@ typedef struct rmsprop_attr {
     bool centered, maximize;
 } rmsprop_attr;
 
-VECTORISED static void descend(gpp__rmsprop_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad, float *restrict square)
+VECTORISED static void rmsprop_descend(gpp__rmsprop_factors f, int64_t count, float *restrict p,
+                                       const float *restrict grad, float *restrict square)
 {
     for (int64_t k = 0; k < count; k++) {
         float g = f.sign * grad[k] + f.decay * p[k];
@@ -91,7 +91,7 @@ static gpp_status rmsprop_update(const void *attr, int64_t t, const double scala
     else if (f.way == GPP__RMSPROP_MOMENTUM)
         descend_momentum(f, count, param, grad, state[0], state[1]);
     else
-        descend(f, count, param, grad, state[0]);
+        rmsprop_descend(f, count, param, grad, state[0]);
     return GPP_OK;
 }
 

@@ -17,8 +17,8 @@ typedef struct sgd_attr {
     bool nesterov, maximize;
 } sgd_attr;
 
-VECTORISED static void descend(gpp__sgd_factors f, int64_t count, float *restrict p,
-                               const float *restrict grad)
+VECTORISED static void sgd_descend(gpp__sgd_factors f, int64_t count, float *restrict p,
+                                   const float *restrict grad)
 {
     for (int64_t k = 0; k < count; k++)
         p[k] -= f.lr * (f.sign * grad[k] + f.decay * p[k]);
@@ -69,7 +69,7 @@ static gpp_status sgd_update(const void *attr, int64_t t, const double scalar[],
 {
     gpp__sgd_factors f = gpp__sgd_factors_of(attr, t, scalar);
     if (f.way == GPP__SGD_PLAIN)
-        descend(f, count, param, grad);
+        sgd_descend(f, count, param, grad);
     else if (f.way == GPP__SGD_FIRST)
         descend_first(f, count, param, grad, state[0]);
     else
