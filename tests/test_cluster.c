@@ -437,6 +437,7 @@ static gpp_candidate find_best(rig *r, int replicas, int partitions, size_t limi
     o.replicas = replicas;
     o.partitions = partitions;
     o.forecast = r->how;
+    o.max_chunks = 16;
     o.forecast.profile = all;
     o.forecast.profiles = (int)(sizeof rows / sizeof *rows);
     for (int k = 0; k < o.forecast.profiles; k++)
@@ -477,8 +478,8 @@ Test(cluster, a_search_weighs_replicas_against_partitions)
     best = find_best(&r, 0, 0, alone - 1);
     cr_expect(best.most_bytes < alone && best.replicas <= 4, "%d x %d", best.replicas,
               best.partitions);
-    best = find_best(&r, 0, 0, 28000);
-    cr_expect_leq(best.most_bytes, 28000);
+    best = find_best(&r, 0, 0, 30000);
+    cr_expect_leq(best.most_bytes, 30000);
     best = find_best(&r, 2, 0, 0);
     cr_expect(best.replicas == 2 && best.partitions == 2, "%d x %d", best.replicas,
               best.partitions);

@@ -1076,8 +1076,8 @@ Test(tools, other_commands_take_the_pipe_that_plan_prints)
     write_profiles();
     static const char *const how[] = {"--chunks 2", "--chunks 2 --memory-limit 1G",
                                       "--partitions 2 --chunks 5 --checkpoint always",
-                                      "--chunks 2 --checkpoint budget --activation-limit 20000 "
-                                      "--deferred-batch-norm 1 --ascending-backward 1"};
+                                      ("--chunks 2 --checkpoint budget --activation-limit 20000 "
+                                       "--deferred-batch-norm 1 --ascending-backward 1")};
     for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
         outcome o = gridpipe(PLAN "%s --pipe-text", model, how[k]);
         cr_assert_eq(o.status, 0, "%s: %s", how[k], o.err);

@@ -29,7 +29,7 @@ static const float weights[CLASSES] = {0.5F, 1, 2, 0, 1.5F};
 
 typedef struct fetch_case {
     const char *why;
-    test_model model;
+    const test_model *model;
     int partitions;
     gpp_checkpoint mode;
     const char *schedule;
@@ -66,7 +66,7 @@ static gpp_pipe *pipe_on(const char *gpu, const fetch_case *c)
         o.class_weights = weights;
         o.class_weight_count = CLASSES;
     }
-    return test_pipe_new(&c->model, &o);
+    return test_pipe_new(c->model, &o);
 }
 
 static gpp_status try_pipe(const char *gpu, gpp_pipe **p)
@@ -117,11 +117,11 @@ static size_t copies_of(const gpp_pipe *p, int fetch)
 }
 
 static const fetch_case cases[] = {
-    {"everything kept", vectors, 1, GPP_CHECKPOINT_NEVER, NULL, false},
-    {"everything recomputed", vectors, 2, GPP_CHECKPOINT_ALWAYS, NULL, false},
-    {"a backward in two halves", vectors, 2, GPP_CHECKPOINT_NEVER, "zb-h1", false},
-    {"images", images, 2, GPP_CHECKPOINT_EXCEPT_LAST, NULL, false},
-    {"class weights", images, 3, GPP_CHECKPOINT_EXCEPT_LAST, "1f1b", true},
+    {"everything kept", &vectors, 1, GPP_CHECKPOINT_NEVER, NULL, false},
+    {"everything recomputed", &vectors, 2, GPP_CHECKPOINT_ALWAYS, NULL, false},
+    {"a backward in two halves", &vectors, 2, GPP_CHECKPOINT_NEVER, "zb-h1", false},
+    {"images", &images, 2, GPP_CHECKPOINT_EXCEPT_LAST, NULL, false},
+    {"class weights", &images, 3, GPP_CHECKPOINT_EXCEPT_LAST, "1f1b", true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -306,7 +306,7 @@ FETCHES(what_is_fetched_counts_as_planned_memory)
     need_fetching_gpu();
     static const test_model large = {
         "inputs larger than all else", "linear out=1", 1, {4096}, "mse"};
-    const fetch_case c = {"", large, 1, GPP_CHECKPOINT_NEVER, NULL, false};
+    const fetch_case c = {"", &large, 1, GPP_CHECKPOINT_NEVER, NULL, false};
     size_t planned, peak, input = ROWS * 4096 * sizeof(float);
     gpp_pipe *p = pipe_on(fetching_gpu, &c);
     test_trace t = {0};
