@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "codelets/cpu/gemm.h"
+#include "codelets/cpu/vectorised.h"
 
 #define SLICE     32         /* channels */
 #define POSITIONS 256        /* of a block; more hides nothing further */
@@ -197,9 +198,9 @@ static void sum_columns(int64_t positions, const float *panel, int64_t width, fl
 {
     quad s[4] = {{0}, {0}, {0}, {0}};
     for (int64_t p = 0; p < positions; p++, panel += width)
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++)
-            s[k] += *(const quad *)(panel + 4 * k);
+        UNROLL(4)
+    for (int k = 0; k < 4; k++)
+        s[k] += *(const quad *)(panel + 4 * k);
     memcpy(sum, s, sizeof s);
 }
 

@@ -3,6 +3,7 @@
  * the same in all of them but for the rounding of a product where fused multiply-add is missing.
  */
 #include "codelets/cpu/gemm.h"
+#include "codelets/cpu/vectorised.h"
 
 #include <string.h>
 #if defined(__x86_64__)

@@ -30,19 +30,19 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(int mr, int 
     NAME(vec) acc[HEIGHT][2];
     int64_t row[HEIGHT];
     const float *b = t->b;
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int i = 0; i < mr; i++) {
         __builtin_prefetch(t->c + i * t->ldc, 1);
         acc[i][0] = acc[i][1] = (NAME(vec)){0};
         row[i] = gather ? t->row[i] : i * t->rs;
     }
-#pragma GCC unroll 4
+    UNROLL_BY(4)
     for (int64_t p = 0; p < t->k; p++) {
         const float *a = t->a + (gather ? t->step[p] : p);
         NAME(vec) b0 = *(const NAME(mem) *)b, b1 = b0;
         if (nv > 1)
             b1 = *(const NAME(mem) *)(b + WIDTH);
-#pragma GCC unroll 16
+        UNROLL(16)
         for (int i = 0; i < mr; i++) {
             acc[i][0] = FMA(a[row[i]], b0, acc[i][0]);
             if (nv > 1)
@@ -50,7 +50,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(int mr, int 
         }
         b += 2 * WIDTH;
     }
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int i = 0; i < mr; i++) {
         NAME(mem) *c = (NAME(mem) *)(t->c + i * t->ldc);
         if (t->add) {
@@ -100,22 +100,22 @@ TARGET static void NAME(transpose_8x8)(const float *src, int64_t lds, float *dst
                                        const float *add)
 {
     NAME(vec8) r[8], s[8];
-#pragma GCC unroll 8
+    UNROLL(8)
     for (int i = 0; i < 8; i++)
         r[i] = *(const NAME(mem8) *)(src + i * lds) + (add ? add[i] : -0.0f);
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int i = 0; i < 4; i++) {
         s[2 * i] = SHUFFLE(r[2 * i], r[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         s[2 * i + 1] = SHUFFLE(r[2 * i], r[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
-#pragma GCC unroll 2
+    UNROLL(2)
     for (int i = 0; i < 2; i++) {
         r[4 * i] = SHUFFLE(s[4 * i], s[4 * i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
         r[4 * i + 1] = SHUFFLE(s[4 * i], s[4 * i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
         r[4 * i + 2] = SHUFFLE(s[4 * i + 1], s[4 * i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
         r[4 * i + 3] = SHUFFLE(s[4 * i + 1], s[4 * i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
     }
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int i = 0; i < 4; i++) {
         *(NAME(mem8) *)(dst + i * ldd) = SHUFFLE(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         *(NAME(mem8) *)(dst + (i + 4) * ldd) = SHUFFLE(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);

@@ -23,7 +23,7 @@ INLINE void add_moments(int lines, int64_t width, const float *restrict x,
 {
     for (int64_t c = 0; c < width; c++) {
         double a = 0, b = 0, k = shift[c];
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int l = 0; l < lines; l++) {
             double d = x[l * width + c] - k;
             a += d;
@@ -49,7 +49,7 @@ INLINE void add_products(int lines, int64_t width, const float *restrict x,
 {
     for (int64_t c = 0; c < width; c++) {
         double a = 0, b = 0, k = shift[c];
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int l = 0; l < lines; l++) {
             double g = dy[l * width + c];
             a += g;

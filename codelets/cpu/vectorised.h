@@ -9,19 +9,26 @@
  *
  * Clang 14 makes global symbols of such functions, so each has a name that no other has.
  *
- * INDEPENDENT before a loop says that its iterations do not touch what others write.
+ * INDEPENDENT before a loop says that its iterations do not touch what others write. UNROLL(n)
+ * has a loop of n turns at most, a constant after inlining, unrolled whole, so that arrays that it
+ * indexes become registers; UNROLL_BY(n) one of any length n turns at a time.
  */
 #ifndef GPP_CODELETS_CPU_VECTORISED_H
 #define GPP_CODELETS_CPU_VECTORISED_H
 
+#define GPP__PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define INDEPENDENT  GPP__PRAGMA(clang loop vectorize(assume_safety))
+#define UNROLL(n)    GPP__PRAGMA(clang loop unroll(full))
+#define UNROLL_BY(n) GPP__PRAGMA(clang loop unroll_count(n))
 #define GPP__OPTIMISED
 #if __has_feature(thread_sanitizer)
 #define __SANITIZE_THREAD__ 1
 #endif
 #else
-#define INDEPENDENT    _Pragma("GCC ivdep")
+#define INDEPENDENT    GPP__PRAGMA(GCC ivdep)
+#define UNROLL(n)      GPP__PRAGMA(GCC unroll n)
+#define UNROLL_BY(n)   GPP__PRAGMA(GCC unroll n)
 #define GPP__OPTIMISED optimize("O3", "fp-contract=off"),
 #endif
 

@@ -107,7 +107,7 @@ AVX2 static void drop_blocks_avx2(const mask *m, uint64_t block, int64_t count, 
         counters even = start(m->hi, _mm256_add_epi64(first, _mm256_setr_epi64x(0, 2, 4, 6)));
         counters odd = start(m->hi, _mm256_add_epi64(first, _mm256_setr_epi64x(1, 3, 5, 7)));
         uint32_t k0 = (uint32_t)m->key, k1 = (uint32_t)(m->key >> 32);
-#pragma GCC unroll 10
+        UNROLL(10)
         for (int round = 0; round < 10; round++) {
             __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
             even = turn(even, key0, key1);
@@ -115,7 +115,7 @@ AVX2 static void drop_blocks_avx2(const mask *m, uint64_t block, int64_t count, 
             k0 += 0x9E3779B9u;
             k1 += 0xBB67AE85u;
         }
-#pragma GCC unroll 4
+        UNROLL(4)
         for (int word = 0; word < 4; word++) {
             __m256i bits =
                 _mm256_blend_epi32(even.w[word], _mm256_slli_epi64(odd.w[word], 32), 0xAA);

@@ -136,7 +136,7 @@ add_grads(int lines, const line *l, int64_t count, const float *restrict x,
 {
     for (int64_t k = 0; k < count; k++) {
         float w = 0, b = 0;
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int i = 0; i < lines; i++) {
             float g = dy[i * count + k];
             w += g * ((x[i * count + k] - l[i].shift) * l[i].rstd + l[i].rest);

@@ -20,6 +20,7 @@
 #include <immintrin.h>
 #endif
 
+#include "codelets/cpu/vectorised.h"
 #include "codelets/op.h"
 #include "codelets/ops/maxpool2d.h"
 
@@ -108,7 +109,7 @@ AVX2 static inline __attribute__((always_inline)) void maximum(int blocks, const
         for (int w = 0; w < ww->count; w++) {
             const float *from = x + h * row + w * pixel;
             __m256i k = _mm256_set1_epi32((wh->k + h) * kernel_w + ww->k + w);
-#pragma GCC unroll 4
+            UNROLL(4)
             for (int b = 0; b < blocks; b++) {
                 __m256 v = _mm256_loadu_ps(from + 8 * b);
                 if (b % 2 == 0)
@@ -119,7 +120,7 @@ AVX2 static inline __attribute__((always_inline)) void maximum(int blocks, const
                 at[b] = _mm256_blendv_epi8(at[b], k, _mm256_castps_si256(take));
             }
         }
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int b = 0; b < blocks; b++) {
         _mm256_storeu_ps(y + 8 * b, best[b]);
         if (place)
@@ -157,7 +158,7 @@ AVX2 static inline __attribute__((always_inline)) void gather(int blocks, const 
         for (int w = 0; w < nw; w++) {
             int64_t from = ((int64_t)hh[h].out * p->w.out + hw[w].out) * p->channels;
             __m256i k = _mm256_set1_epi32(hh[h].k * p->w.kernel + hw[w].k);
-#pragma GCC unroll 4
+            UNROLL(4)
             for (int b = 0; b < blocks; b++) {
                 const void *bytes = place + from + 8 * b;
                 __m256i at = _mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes));
@@ -166,7 +167,7 @@ AVX2 static inline __attribute__((always_inline)) void gather(int blocks, const 
                     _mm256_add_ps(sum[b], _mm256_and_ps(won, _mm256_loadu_ps(dy + from + 8 * b)));
             }
         }
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int b = 0; b < blocks; b++)
         _mm256_storeu_ps(dx + 8 * b, sum[b]);
 }

@@ -145,15 +145,15 @@ static inline __attribute__((always_inline)) void sum_pixel(int blocks, const pa
         lanes part[4] = {{0}};
         for (int32_t k = along->first[w]; k < along->first[w + 1]; k++) {
             const float *pixel = line + along->at[k] * p->channels;
-#pragma GCC unroll 4
+            UNROLL(4)
             for (int b = 0; b < blocks; b++)
                 part[b] += along->weight[k] * *(const lanes *)(pixel + b * LANES);
         }
-#pragma GCC unroll 4
+        UNROLL(4)
         for (int b = 0; b < blocks; b++)
             sum[b] += down->weight[i] * part[b];
     }
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int b = 0; b < blocks; b++)
         *(lanes *)(to + b * LANES) = sum[b];
 }
