@@ -205,6 +205,21 @@ headers_alone() {
     cmake --build build/dev --target gridpipe_verify_interface_header_sets && return $good
 }
 
+# The other interface of oneDNN than this system's: compiled with its headers, which are on PyPI.
+onednn_3() {
+    local folder=$logs/onednn header
+    mkdir -p "$folder"
+    python3 -m pip download --quiet --no-deps --retries 0 --timeout 20 --dest "$folder" \
+        "onednn-devel>=2025" >/dev/null 2>&1 && python3 -m zipfile -e "$folder"/*.whl "$folder" || {
+        echo "the headers of oneDNN 3 cannot be downloaded (pip, onednn-devel)"
+        return 77
+    }
+    header=$(find "$folder" -path '*/include/dnnl.h' | head -n 1)
+    gcc -std=gnu11 -O2 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror -I. \
+        -Iinclude -I"$(dirname "$header")" -c codelets/cpu/dnnl.c -o "$folder/dnnl.o" &&
+        nm "$folder/dnnl.o" | grep -q dnnl_memory_desc_clone
+}
+
 # --- tests ----------------------------------------------------------------------------------------
 
 # Reads a TAP file: counts its tests, shows failures, and says why something was skipped.
@@ -565,6 +580,7 @@ if $quick; then
 else
     step "build dev" build_without_warnings dev || finish
     step "CUDA kernels" cuda_kernels
+    step "oneDNN 3" onednn_3
 fi
 step "headers alone" headers_alone
 step "documented code" documented_code
