@@ -57,7 +57,7 @@ typedef struct gpp__sim_spec {
     const gpp__sim_task *task; /* [tasks] in an order that respects data */
     const gpp__sim_buffer *buffer;
     const gpp__sim_link *link; /* [nodes][nodes] from, to; NULL: transfers take no time */
-    int ranks; /* 0: there are no messages */
+    int ranks;                 /* 0: there are no messages */
 } gpp__sim_spec;
 
 /** The time of one device. Its five parts add up to the time from 0 to the end of the step. */

@@ -13,6 +13,7 @@
 
 #include <gridpipe/plan.h>
 
+#include "graph/run/comm.h"
 #include "tests/files.h"
 #include "tests/pipes.h"
 #include "tests/ranks.h"
@@ -975,6 +976,36 @@ static void die_before_measuring(gpp_comm *comm, void *arg)
     f->err = (gpp_error)GPP_ERROR_INIT;
     if (gpp_comm_rank(comm) != 1)
         f->status = gpp_cluster_measure(&c, comm, 5, &f->err);
+}
+
+/* Rank 1 agrees to measure, and is gone when trips to it are under way. */
+static void die_while_measuring(gpp_comm *comm, void *arg)
+{
+    gpp_cluster *c;
+    gpp_cluster_device device[64] = {{0}}, all[2 * 64];
+    failure *f = &((failure *)arg)[gpp_comm_rank(comm)];
+    const gpp__ranks ranks = gpp__comm_ranks(comm);
+    int mine = 1, counts[2];
+    gpp_comm_set_timeout(comm, 0.2, NULL);
+    f->err = (gpp_error)GPP_ERROR_INIT;
+    if (gpp_comm_rank(comm) == 0) {
+        f->status = gpp_cluster_measure(&c, comm, 5, &f->err);
+        return;
+    }
+    const char *what = "gpp_cluster_measure";
+    test_must(ranks.gather(comm, what, GPP_OK, 0, &mine, sizeof mine, counts, &f->err), &f->err);
+    cr_assert_leq(counts[0], 64);
+    size_t bytes = (size_t)(counts[0] > 1 ? counts[0] : 1) * sizeof *device;
+    test_must(ranks.gather(comm, what, GPP_OK, 0, device, bytes, all, &f->err), &f->err);
+    test_must(ranks.gather(comm, what, GPP_OK, 0, NULL, 0, NULL, &f->err), &f->err);
+}
+
+Test(ranks, a_rank_that_is_gone_ends_the_measuring_of_its_links)
+{
+    failure f[TEST_MOST_RANKS];
+    test_on_mortal_ranks(2, die_while_measuring, f);
+    cr_expect_eq(f[0].status, GPP_ETIMEDOUT, "%s", f[0].err.msg);
+    cr_expect(strstr(f[0].err.msg, "rank 1 has given no sign of life"), "%s", f[0].err.msg);
 }
 
 Test(ranks, links_that_cannot_be_measured_are_the_same_error_on_all_ranks)

@@ -83,8 +83,8 @@ static void describe_gpus(const gpp__machine *m, int from, int count, gpp_cluste
     }
 }
 
-/* The devices of this rank: a set of cores for each worker of StarPU, and its GPUs. A rank has at least one core,
- * even where more ranks than cores share them.
+/* The devices of this rank: a set of cores for each worker of StarPU, and its GPUs. A rank has at
+ * least one core, even where more ranks than cores share them.
  * @param list  out: from malloc */
 static gpp_status describe_devices(const gpp_comm *c, gpp_cluster_device **list, int *count,
                                    gpp_error *err)
@@ -163,7 +163,7 @@ static gpp_status probe_init(probe *p, gpp_comm *c, gpp_error *err)
 {
     static const char *const cores[] = {"cpu"};
     const gpp__device_request request = {cores, 1, 1};
-    *p = (probe){.comm = c};
+    p->comm = c;
     sem_init(&p->arrived, 0, 0);
     gpp_status status = gpp__runtime_acquire(&p->runtime, &request, err);
     for (int k = 0; k < SIZES && status == GPP_OK; k++) {
@@ -180,12 +180,16 @@ static gpp_status probe_init(probe *p, gpp_comm *c, gpp_error *err)
     return status;
 }
 
-static void probe_release(probe *p)
+/* Where messages still use the buffers, all of it stays. */
+static void probe_free(probe *p)
 {
-    for (int k = 0; k < SIZES && !p->held; k++)
+    if (!p || p->held)
+        return;
+    for (int k = 0; k < SIZES; k++)
         gpp__handle_unregister(&p->buffer[k]);
     gpp__runtime_release(&p->runtime);
     sem_destroy(&p->arrived);
+    free(p);
 }
 
 static void on_arrival(void *arg)
@@ -320,23 +324,23 @@ static void fill_links(gpp_cluster *out)
 static gpp_status measure_links(gpp_comm *c, gpp_cluster *out, double timeout_ms, gpp_error *err)
 {
     const gpp__ranks ranks = gpp__comm_ranks(c);
-    probe p;
     size_t n = (size_t)c->size;
+    probe *p = calloc(1, sizeof *p);
     gpp_cluster_link *row = calloc(n, sizeof *row);
     out->link = calloc(n * n, sizeof *out->link);
-    gpp_status status = probe_init(&p, c, err);
-    if (status == GPP_OK && (!row || !out->link))
+    gpp_status status = p ? probe_init(p, c, err) : GPP_ENOMEM;
+    if (!p || (status == GPP_OK && (!row || !out->link)))
         status = gpp__fail(err, GPP_ENOMEM, "links of %d ranks", c->size);
     status = gpp__ranks_gather(&ranks, "gpp_cluster_measure", status, 0, NULL, 0, NULL, err);
     if (status == GPP_OK && c->size > 1)
-        status = measure_row(&p, timeout_ms, row, err);
+        status = measure_row(p, timeout_ms, row, err);
     if (status == GPP_OK)
         status = gpp__ranks_gather(&ranks, "gpp_cluster_measure", status, 0, row, n * sizeof *row,
                                    out->link, err);
     if (status == GPP_OK)
         fill_links(out);
     free(row);
-    probe_release(&p);
+    probe_free(p);
     return status;
 }
 

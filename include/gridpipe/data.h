@@ -125,7 +125,10 @@ typedef struct gpp_loader_options {
 
 #define GPP_LOADER_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1, false, {0, 0, 0}                   \
+        sizeof(gpp_loader_options), 1, true, false, 0, 0, 2, 1, false,                             \
+        {                                                                                          \
+            0, 0, 0                                                                                \
+        }                                                                                          \
     }
 
 /**

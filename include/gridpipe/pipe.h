@@ -477,7 +477,7 @@ typedef struct gpp_pipe_info {
     const char *const *device_name; /* [devices] "cpu:0", "cpu:2-3" */
     const int *device_threads;      /* [devices] cores its kernels use */
     int replicas;
-    gpp_part part; /* of a mini-batch, with the pieces of all replicas that this rank has a part of */
+    gpp_part part; /* of a mini-batch: the pieces of all replicas that are, in part, on this rank */
 } gpp_pipe_info;
 GPP_API void gpp_pipe_get_info(const gpp_pipe *pipe, gpp_pipe_info *info);
 
