@@ -962,6 +962,23 @@ Test(plan_search, no_profile_is_taken_that_is_too_slow_or_known)
     }
 }
 
+/* By what a profile of 4 rows says, 6 rows would need more memory than any machine has. */
+Test(plan_search, no_profile_is_taken_that_needs_more_memory_than_there_is)
+{
+    for (int huge = 0; huge < 2; huge++) {
+        rig r;
+        rig_init(&r, &plain, 12, 3, NULL);
+        use_devices(&r, 1);
+        add_profile(&r, 4, even_price);
+        r.profile[0]->layer[0].activation_bytes = huge ? (size_t)1 << 50 : 1;
+        r.plan.forecast.timeout_ms = 100;
+        gpp_plan_table *t = search(&r);
+        cr_expect_eq(t->profiles, huge ? 0 : 2, "%d profiles", t->profiles);
+        gpp_plan_free(t);
+        rig_free(&r);
+    }
+}
+
 Test(plan_search, a_candidate_can_be_applied_and_run)
 {
     gpp_error err = GPP_ERROR_INIT;
