@@ -913,6 +913,48 @@ Test(tools, the_same_profiles_give_the_same_plan)
     release(&b);
 }
 
+#define PLAN_SIX                                                                                   \
+    "plan --model '%s' --input 6 --batch 50 --loss cross_entropy --optimizer adam --chunks 2 "     \
+    "--profile p25 --profile p13 --profile p9 --profile p5 --machine six "
+
+/* A cluster that is not here: replicas are tried, --json has every link, the text the busiest. */
+Test(tools, a_plan_for_a_cluster_has_replicas_and_its_busiest_links)
+{
+    FILE *out = fopen(path_of("six"), "w");
+    cr_assert(out);
+    fputs("gridpipe-cluster 1\nnodes 6\ndevice 0-5 cpu:0 1 100 8589934592\ninside 0-5 1000 20000\n"
+          "link 0-5 0-5 1000 20000\n",
+          out);
+    fclose(out);
+    write_profile("p25", 25, 4);
+    write_profile("p13", 13, 4);
+    write_profile("p9", 9, 4);
+    write_profile("p5", 5, 4);
+    json_t *root = json_from(0, PLAN_SIX "--candidates 99 --json", model);
+    bool met[7] = {false};
+    size_t index;
+    json_t *candidate;
+    json_array_foreach(json_object_get(root, "candidates"), index, candidate)
+    {
+        int replicas = (int)number_of(candidate, "replicas");
+        cr_assert(replicas >= 1 && replicas <= 6 && 6 % replicas == 0, "%d", replicas);
+        met[replicas] = true;
+    }
+    cr_expect(met[1] && met[2] && met[3] && met[6]);
+    json_decref(root);
+    root = json_from(0, PLAN_SIX "--partitions 1 --replicas 6 --json", model);
+    cr_expect_eq(json_array_size(json_object_get(json_object_get(root, "forecast"), "links")), 30);
+    json_decref(root);
+    outcome o = gridpipe(PLAN_SIX "--partitions 1 --replicas 6", model);
+    cr_expect_eq(o.status, 0, "%s", o.err);
+    cr_expect(strstr(o.out, "the busiest 20 of 30 links"), "%s", o.out);
+    release(&o);
+    o = gridpipe(PLAN_SIX "--partitions 2 --replicas 1", model);
+    cr_expect(!strstr(o.out, "busiest"), "%s", o.out);
+    release(&o);
+    expect(1, PLAN "--machine absent", model);
+}
+
 static void expect_step(const json_t *forecast)
 {
     static const char *const parts[] = {"busy_ms", "warm_up_ms", "transfer_ms", "wait_ms",
