@@ -51,9 +51,10 @@ echo "$out"
 # A stopped process keeps mpirun going; of one that is killed, survivors report only if mpirun does
 # not end them. Then its own status is 0. Most of the time all of them wait.
 commands=()
-survivors stop 0 2 3 & commands+=($!)
-survivors stop 1 3 3 & commands+=($!)
-survivors kill 2 3 0 --enable-recovery & commands+=($!)
+for victim in 0 1 2; do
+    survivors stop $victim 3 3 & commands+=($!)
+    survivors kill $victim 3 0 --enable-recovery & commands+=($!)
+done
 for command in "${commands[@]}"; do
     wait "$command" || exit 1
 done
